@@ -1,4 +1,4 @@
-"""Background upkeep: prunes the threads that a saver wrote to, and deletes expired threads."""
+"""Background upkeep: prunes threads after writes, and deletes expired threads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def upkeep_of(saver: EngineSaver, keep_last: int | None, ttl: Any, every: Any) -
 
 
 class UpkeepThread(Hook):
-    """Prunes the threads that a saver writes to. A matching stored policy replaces `keep` and `ttl`."""
+    """Prunes the threads that a saver writes to, and deletes expired threads.
+
+    A matching stored policy replaces `keep` and `ttl`.
+    """
 
     # It starts with the first write. Its errors are logged, never raised.
     def __init__(self, saver: EngineSaver, keep: Retention | None, ttl: Retention | None, every: float) -> None:
@@ -53,7 +56,7 @@ class UpkeepThread(Hook):
         self.thread: Thread | None = None
 
     def after_put(self, session: Session, put: Put) -> None:
-        """Note a written thread, and start the background thread if necessary. No trip, no wait."""
+        """Note a written thread, and start the background thread if necessary."""
         if self._keep is not None:
             self.put_to.add((session.tenant or "", put.address.thread_id))
         # A forked process does not have the thread.
@@ -77,7 +80,10 @@ class UpkeepThread(Hook):
             self._lock.release()
 
     def close(self) -> None:
-        """Stop, and prune once more the threads written to since the last round. Safe to call again."""
+        """Stop, and prune the threads written to since the last round.
+
+        Safe to call again.
+        """
         end = time.monotonic() + _CLOSE_TIMEOUT
         self._stop.set()
         if self.thread is not None and self.thread.is_alive() and self.thread is not current_thread():

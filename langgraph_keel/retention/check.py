@@ -1,4 +1,4 @@
-"""Checks a whole store: whether all records are readable and consistent. Nothing is written."""
+"""Checks whether all records of a store are readable and consistent. Read-only."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Finding:
 
 
 class StoreCheck:
-    """Reads a store thread by thread: every header, row, write and cell, and their consistency."""
+    """Checks every header, row, write and cell of a store, thread by thread."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class StoreCheck:
         self._looked = 0
 
     def next(self) -> Plan[Sequence[Finding] | None]:
-        """Return the backend's findings, then those of the next threads; `None` at the end."""
+        """Return the backend's findings, then those of further threads, then `None`."""
         if self._own is None:
             self._own = yield Call(lambda: list(self._check_backend()))
             return self._own
@@ -134,7 +134,7 @@ class StoreCheck:
         return (yield from self._session.store.read_threads(page))
 
     def _find_left_out(self, terms: Mapping[str, Sequence[str]]) -> Plan[Mapping[str, Sequence[str]]]:
-        """Return the terms whose filtered lists omit threads of the page. A trip for each term."""
+        """Return terms whose lists omit threads of the page. A trip for each term."""
         missing: dict[str, list[str]] = {}
         for term in sorted({term for of_thread in terms.values() for term in of_thread}):
             page = Page(self._after, THREADS, marks_of([term]), tolerant=True)
@@ -153,7 +153,7 @@ class StoreCheck:
         return [*found, *(Finding("decide", None, "the audit trail", problem) for problem in verdict.problems)]
 
     def _check_strays(self) -> Plan[Sequence[Finding]]:
-        """Check cells of threads without a checkpoint here: the thread is elsewhere, or has just started."""
+        """Check cells of threads without a checkpoint: stored elsewhere, or just started."""
         strays, found = list[str](), list[Finding]()
         yield from each_stray(self._session.store, strays.append)
         for name in strays:
@@ -164,7 +164,7 @@ class StoreCheck:
 def check_thread(
     session: Session, info: ThreadInfo, listed: Entry | None, tables: Sequence[CellTable[Any]]
 ) -> Plan[tuple[list[Finding], list[Finding], Sequence[str]]]:
-    """Return a thread's damage, its inconsistencies, and the terms by which lists must find it."""
+    """Return a thread's damage, its inconsistencies, and its terms in lists."""
     thread_id = info.thread_id
     found = yield from check_cells(session, thread_id, tables)
     try:
@@ -195,7 +195,7 @@ def check_thread(
 
 
 def _find_lost_heads(session: Session, graph: Graph) -> Plan[dict[str, bool]]:
-    """Return whether a reader finds each namespace's latest checkpoint. One trip for each."""
+    """Return whether readers find each namespace's latest checkpoint, one trip each."""
     heads = {node.address.checkpoint_ns: node.address.checkpoint_id for node in graph.nodes if node.is_head}
     lost: dict[str, bool] = {}
     for namespace in {node.address.checkpoint_ns: None for node in graph.nodes if not node.is_ghost}:
@@ -337,7 +337,7 @@ def _check_records(
 
 
 def _is_damage(error: KeelError) -> bool:
-    """Return whether an error is due to stored data; a Redis key may contain other data."""
+    """Return whether an error is due to stored data."""
     return isinstance(error, (*_DAMAGE, NotAKeelStore)) or type(error) is StoreError
 
 

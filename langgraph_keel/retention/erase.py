@@ -1,4 +1,4 @@
-"""Erasure: finds every thread of a person by its checkpoints, and deletes it with all its records.
+"""Erasure: finds and deletes every thread of a person, with all its records.
 
 No store has an index on the owners of all checkpoints, so all headers are read, thread by thread. This repeats until no
 thread is found, because a run that continues may write its thread again. The next erasure finishes an interrupted one.
@@ -144,7 +144,10 @@ class Erased:
 
 
 def read_owners(session: Session, user: str, tell: Tell) -> Plan[Owners]:
-    """Read the owners of all threads. Two or more trips for each thread, and one for each 500 requests."""
+    """Read the owners of all threads.
+
+    Two or more trips for each thread, and one for each 500 requests.
+    """
     found = Owners()
     for hear in session.hooks.find_owners:
         for holding in (yield from hear(session, user)):
@@ -197,7 +200,7 @@ def each_stray(store: Store[Any, Any], take: Callable[[str], object]) -> Plan[No
 
 
 def erase(session: Session, order: Order, tell: Tell) -> Plan[Erased]:
-    """Delete the threads of a person, their items, or both. With `dry_run`, only count them."""
+    """Delete (or with `dry_run` count) a person's threads, items, or both."""
     erased, holds = Erased(order), (yield from read_holds(session))
     if order.user in holds:
         raise refusal(f"{order.user!r}", holds[order.user])
@@ -215,7 +218,7 @@ def erase(session: Session, order: Order, tell: Tell) -> Plan[Erased]:
 
 
 def _erase_threads(session: Session, erased: Erased, holds: Mapping[str, Hold], tell: Tell) -> Plan[None]:
-    """Delete (or with `dry_run` find) all threads of a person, except those that name a person on hold."""
+    """Delete (or with `dry_run` find) a person's threads that are not on hold."""
     order, held = erased.order, dict[str, str]()
     for nth in range(ROUNDS):
         erased.owners = yield from read_owners(session, order.user, tell)

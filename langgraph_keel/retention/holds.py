@@ -1,4 +1,4 @@
-"""Holds: while a person is on hold, none of their data is erased or pruned (GDPR, article 17)."""
+"""Holds protect a person's data from erasure and pruning (GDPR, article 17)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def place_hold(session: Session, hold: Hold) -> Plan[Hold]:
 
 
 def release_holds(session: Session, user: str, by: str, reason: str | None) -> Plan[Sequence[Hold]]:
-    """Remove a person's holds, or the one with a reason; return them. They are audited first."""
+    """Audit and remove a person's holds, or the one with a reason; return them."""
     cells = Cells(session, HOLDS, None)
     found = yield from cells.every(_key(user, reason))
     if not found:

@@ -34,7 +34,7 @@ Progress: TypeAlias = Callable[[int, int | None], object]
 
 
 class RetentionSaver(EngineSaver):
-    """A saver that can be pruned and checked. Backends override methods for their stores."""
+    """A saver that can be pruned and checked."""
 
     def _prune(
         self,
@@ -91,7 +91,9 @@ class RetentionSaver(EngineSaver):
     prune, aprune = faces(_prune)  # type: ignore[assignment]  # LangGraph's method returns no report
 
     def _check_all(self, on_progress: Progress | None = None) -> Pages[Finding]:
-        """Read the whole store and yield damage. Changes nothing; other processes may write concurrently.
+        """Read the whole store and yield damage.
+
+        This changes nothing, and other processes may write concurrently.
 
         Reads and decodes every header, row, write and record, and verifies its checksum. Each checkpoint must find all
         its values, the list of threads must agree with the checkpoints, and the audit trail is verified. The backend
@@ -120,7 +122,7 @@ class RetentionSaver(EngineSaver):
         return StoreFacts(type(self).__name__, "", None, "unknown")
 
     def _index_advice(self, thread_id: str) -> str:
-        """Return how to repair a thread's entry in the index of threads. Backends override it."""
+        """Return how to repair a thread's entry in an index; backends override it."""
         return "the next checkpoint stored in this thread corrects the index"
 
     def _check(self) -> Iterable[Finding]:
@@ -128,7 +130,7 @@ class RetentionSaver(EngineSaver):
         return ()
 
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
-        """Return the space of deleted data. Backends override this and the next three methods."""
+        """Return the space of deleted data; backends override this and the next three."""
         from langgraph_keel.retention.reclaim import Reclaimed
 
         return Reclaimed(None, None, "this store returns space immediately")
@@ -138,11 +140,11 @@ class RetentionSaver(EngineSaver):
         return await to_thread(self._reclaim, full=full, scrub=scrub)
 
     def _weight(self) -> int | None:
-        """Return the size of the store in bytes, if deleting returns space before `_reclaim` runs."""
+        """Return the size of the store, if deleting returns space before `_reclaim` runs."""
         return None
 
     def _elsewhere(self) -> Sequence[str]:
-        """Return a sentence for each other place of the store's data, out of reach of an erasure."""
+        """Return a sentence for each place of data that an erasure cannot reach."""
         return ()
 
 
@@ -256,7 +258,7 @@ class RetentionMethods(Component):
         on_progress: Progress | None = None,
         by: str | None = None,
     ) -> Plan[Receipt]:
-        """Erase a person's data: every thread whose checkpoints name only this person, with all its records.
+        """Erase a person's data: every thread whose checkpoints name only this person.
 
         This deletes the threads' checkpoints, writes, archive, tool calls and their shared records, requests for
         approval, labels, records of model calls and claims. Copies and forks name the same person, so they are deleted
@@ -323,7 +325,7 @@ class RetentionMethods(Component):
         return receipt
 
     def _hold(self, user_id: str | int | UUID, *, reason: str, by: str) -> Plan[Hold]:
-        """Put a person on hold: none of their data is removed until `release` (GDPR, article 17).
+        """Protect a person's data from removal until `release` (GDPR, article 17).
 
         `erase`, `prune`, `delete_thread`, `delete_for_runs` and `tenants.delete` then raise `OnHold`. Sweeps skip the
         person's threads and items. A hold does not stop a removal that already started, the `ttl` of a `RedisSaver`, or
@@ -349,7 +351,7 @@ class RetentionMethods(Component):
     hold, ahold = faces(_hold)
 
     def _release(self, user_id: str | int | UUID, *, by: str, reason: str | None = None) -> Plan[Sequence[Hold]]:
-        """End the holds on a person, or only the one with this reason; return them. Six trips for each.
+        """End and return the holds on a person, or the one with a reason. Six trips each.
 
         Raises:
             InvalidInput: If an argument is empty or unusable.
@@ -422,7 +424,10 @@ def delete_and_scrub(
     dry_run: bool,
     reclaim: bool | Literal["full"],
 ) -> Plan[Any]:
-    """Delete, and clean the freed space if requested. Errors become problems of the receipt."""
+    """Delete, and clean the freed space if requested.
+
+    Errors of the cleaning become problems of the receipt.
+    """
     before = (yield Call(saver._weight)) if reclaim and not dry_run else None
     objects = saver.stack.objects
     receipt: Any = yield from delete([*(yield Call(saver._elsewhere)), *(objects.exempt if objects else ())])

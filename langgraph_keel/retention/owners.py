@@ -1,4 +1,4 @@
-"""The owner of a thread: in each checkpoint, and in cells for owners of pruned checkpoints."""
+"""The owners of threads: in checkpoints, and in cells for pruned checkpoints."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _FOREIGN = array_header(3) + _pack(2)
 
 
 class OwnerHook(Hook):
-    """Writes the owner into each checkpoint, and preserves it through copies and prunes."""
+    """Writes the owner into checkpoints, and preserves it in copies and prunes."""
 
     hears_replays = True
     tables = (COPY_TIMES, OWNERS)
@@ -88,7 +88,7 @@ class OwnerHook(Hook):
         self._remember(put.address, put.address.checkpoint_id, owner_in(put.header.metadata))
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
-        """Note the creation time of a copy or fork, and the owners of its source: see `note_copy`."""
+        """Note the creation time and the owners of a copy or fork; see `note_copy`."""
         yield from note_copy(session, copy.source, copy.target)
 
     def before_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
@@ -124,14 +124,17 @@ class OwnerHook(Hook):
 
 
 def note_copy(session: Session, source: str, target: str) -> Plan[None]:
-    """Note the creation time of a copy or fork, and its source's owners. Two trips, and one for each owner."""
+    """Note the creation time and the owners of a copy or fork.
+
+    Two trips, and one for each owner.
+    """
     # Without it, the times of its checkpoints would make it as old as its source.
     yield from Cells(session, COPY_TIMES, target).swap(AT, None, session.now)
     yield from Cells(session, OWNERS, source).copy_raw(target)  # a damaged note is reported by its reader
 
 
 def read_copy_time(session: Session, thread_id: str) -> Plan[float | None]:
-    """Return when a thread was copied or forked (milliseconds since 1970), or `None`. One trip."""
+    """Return when a thread was copied or forked, in milliseconds since 1970. One trip."""
     held = yield from Cells(session, COPY_TIMES, thread_id).find(AT)
     return None if held is None else instant(held.record)
 
@@ -153,7 +156,10 @@ def read_noted_owners(session: Session, thread_id: str) -> Plan[set[str]]:
 
 
 def read_thread_owners(session: Session, thread_id: str) -> Plan[tuple[set[str], int]]:
-    """Return a thread's owners and number of checkpoints. A trip for each 500, and one for notes."""
+    """Return a thread's owners and number of checkpoints.
+
+    A trip for each 500, and one for notes.
+    """
     owners, count, query, size = set[str](), 0, Query(thread_id, limit=ENTRIES), ENTRIES
     while size == ENTRIES:
         entries = yield from session.store.scan(query)
@@ -166,7 +172,10 @@ def read_thread_owners(session: Session, thread_id: str) -> Plan[tuple[set[str],
 
 
 def check_threads(session: Session, thread_ids: Collection[str], holds: Mapping[str, Hold] | None = None) -> Plan[None]:
-    """Raise `OnHold` if a thread names a person on hold. One trip; more only if there are holds."""
+    """Raise `OnHold` if a thread names a person on hold.
+
+    One trip; more only if there are holds.
+    """
     holds = (yield from read_holds(session)) if holds is None else holds
     for thread_id in thread_ids if holds else ():
         owners, _ = yield from read_thread_owners(session, thread_id)
@@ -175,7 +184,10 @@ def check_threads(session: Session, thread_ids: Collection[str], holds: Mapping[
 
 
 def find_lost_owners(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) -> list[str]:
-    """Return the sorted owners named only by removed checkpoints; none if no checkpoint is kept."""
+    """Return the sorted owners named only by removed checkpoints.
+
+    It returns none if no checkpoint is kept.
+    """
     if not kept:
         return []
     seen: dict[bytes, str] = {}
@@ -191,7 +203,7 @@ def find_lost_owners(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) 
 
 
 def _find_owner(moment: NodeAndHeader, seen: dict[bytes, str]) -> str:
-    """Return the owner of a checkpoint, or possibly one in a channel, which notes too many owners."""
+    """Return a checkpoint's owner, or one in a channel: then too many are noted."""
     node, header = moment
     data = _read_frame(node.header)
     if not data.startswith(_FOREIGN, HEAD + 1):
@@ -208,7 +220,7 @@ def _find_owner(moment: NodeAndHeader, seen: dict[bytes, str]) -> str:
 
 
 def _read_frame(body: bytes) -> bytes:
-    """Return a frame uncompressed; empty if damaged, which is reported when it is decoded."""
+    """Return a frame uncompressed; empty if damaged, as its decoder reports that."""
     if body.startswith(RAW):
         return body
     try:

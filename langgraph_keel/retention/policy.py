@@ -1,4 +1,4 @@
-"""A retention policy, and the checkpoints of a thread that it keeps. No I/O, no clock.
+"""Retention policies, and the checkpoints that they keep. No I/O, no clock.
 
 The rules are stable: a prune that is repeated, or continues after a crash, keeps the same checkpoints.
 """
@@ -32,7 +32,7 @@ LONGEST = 1e10
 @check_own_names
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Retention:
-    """Rules for keeping checkpoints. A checkpoint of the root graph is kept if any rule keeps it.
+    """Rules for keeping checkpoints of the root graph; any rule is enough.
 
     Everything that a kept checkpoint needs to be read and resumed is kept too: the checkpoints of subgraphs in its
     step, the memories of stateful subgraphs at that point, and the ancestors from which delta channels are rebuilt. The
@@ -89,7 +89,10 @@ class Retention:
         return fnmatchcase(thread_id, self.threads)
 
     def covers(self, other: Retention) -> bool:
-        """Return whether it certainly matches all threads of another policy (`False` for `?` and `[...]`)."""
+        """Return whether it certainly matches all threads of another policy.
+
+        The answer is `False` for patterns with `?` and `[...]`.
+        """
         if self.threads in ("*", other.threads):
             return True
         is_plain = not set("?[]") & set(self.threads) and "[" not in other.threads
@@ -97,7 +100,7 @@ class Retention:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether it has no rule: it would keep only the latest, which may not be intended."""
+        """Whether it has no rule, so that it would keep only the latest checkpoint."""
         return not self.branch_points and all(rule is None for rule in (self.last, self.within, self.per, self.ttl))
 
     @property
@@ -222,7 +225,7 @@ def choose(policy: Retention, moments: Sequence[NodeAndHeader], now: float, name
 
 
 def trunk(roots: Sequence[NodeAndHeader]) -> Iterator[Node]:
-    """Yield the path to the latest root checkpoint, latest first, as far as it is known."""
+    """Yield the known path to the latest root checkpoint, latest first."""
     headers = {node.stamp: header for node, header in roots}
     ancestry = Ancestry(node for node, _ in roots)
     heads = (node for node, _ in roots if node.is_head)

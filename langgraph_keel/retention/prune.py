@@ -1,4 +1,4 @@
-"""`prune` and `delete_for_runs`: choosing what to keep, the plans that remove the rest, and their reports."""
+"""`prune` and `delete_for_runs`: rules, plans and reports."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class Pruning:
 
 
 def check_request(thread_ids: Iterable[str], strategy: str | Retention) -> tuple[list[str], Retention | None]:
-    """Validate the arguments of `prune`; return the threads and the policy (`None`: delete)."""
+    """Validate arguments of `prune`; return threads and policy (`None`: delete)."""
     if thread_ids is None:
         raise InvalidInput("prune needs thread ids: for all threads of the store use sweep(Retention(...))")
     if isinstance(thread_ids, str):
@@ -195,7 +195,10 @@ def check_request(thread_ids: Iterable[str], strategy: str | Retention) -> tuple
 
 
 def prune(session: Session, thread_id: str, task: Pruning) -> Plan[ThreadPruned]:
-    """Prune one thread; see `KeelSaver.prune`. Six trips; two for a deletion; a dry run reads removed entries."""
+    """Prune one thread; see `KeelSaver.prune`.
+
+    Six trips; two for a deletion. A dry run also reads the entries to remove.
+    """
     if task.policy is None and not task.is_dry:
         return (yield from _delete(session, thread_id))
     read, kept, removal = yield from plan_prune(session, thread_id, task)
@@ -210,7 +213,10 @@ def prune(session: Session, thread_id: str, task: Pruning) -> Plan[ThreadPruned]
 
 
 def plan_prune(session: Session, thread_id: str, task: Pruning) -> Plan[tuple[Survey, set[Stamp], Removal]]:
-    """Read a thread; return it with kept and removed entries. Two trips; one more if branches may wait."""
+    """Read a thread; return it with its kept and removed entries.
+
+    Two trips; one more if branches may wait.
+    """
     named: set[Address] = set()
     for hear in session.hooks.keep if task.policy is not None else ():
         named |= set((yield from hear(session, thread_id, task.policy)))
@@ -244,7 +250,7 @@ def record_prune(session: Session, pruned: ThreadPruned, by: str) -> Plan[None]:
 def _choose_kept(
     session: Session, read: Survey, policy: Retention, now: float, named: Collection[Address]
 ) -> Plan[set[Stamp]]:
-    """Return the kept checkpoints. One trip if branches may wait for a person, otherwise none."""
+    """Return the kept checkpoints. One trip if branches may wait for a person."""
     ruled = choose(policy, read.seen, now, named)
     kept = find_open_heads(read.seen) | ruled
     ends = leaves(read.seen, kept) if policy.waiting else []
@@ -275,7 +281,7 @@ def _is_waiting(found: Found, codec: Codec) -> bool:
 
 
 def _find_belongings(read: Survey, kept: Collection[Stamp]) -> set[Stamp]:
-    """Return the entries that kept checkpoints other than heads need: their memories and running calls."""
+    """Return memories and running calls that kept checkpoints except heads need."""
     headers = {node.stamp: header for node, header in read.all}
     others = [node for node, _ in roots_in(read.seen) if node.stamp in kept and not node.is_head]
     if not others:
@@ -292,7 +298,7 @@ def _find_belongings(read: Survey, kept: Collection[Stamp]) -> set[Stamp]:
 
 
 def delete_for_runs(session: Session, run_ids: Collection[str]) -> Plan[None]:
-    """Delete the checkpoints of these runs, in every thread; see `KeelSaver.delete_for_runs`."""
+    """Delete the checkpoints of runs, in all threads; see `delete_for_runs`."""
 
     def of_other_runs(moments: Sequence[NodeAndHeader]) -> set[Stamp]:
         return {node.stamp for node, _ in moments if node.run_id not in run_ids}
@@ -309,14 +315,14 @@ def delete_for_runs(session: Session, run_ids: Collection[str]) -> Plan[None]:
 
 
 def find_open_heads(moments: Sequence[NodeAndHeader], others: Collection[str | None] = ()) -> set[Stamp]:
-    """Return the latest checkpoint of every namespace, except of finished subgraph calls."""
+    """Return every namespace's latest checkpoint, except of finished subgraph calls."""
     known = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node, _ in moments}
     latest = [(place, node, header) for place, (node, header) in enumerate(moments) if node.is_head]
     heads = {head[1].address.checkpoint_ns: head for head in latest}
     ids = {node.address.checkpoint_id for _, node, _ in heads.values()} | set(others)
 
     def is_over(namespace: str) -> bool:
-        """Return whether a namespace belongs to a subgraph call whose parent step is no longer the latest."""
+        """Return whether a namespace is of a subgraph call in an earlier step."""
         outer, _, call = namespace.rpartition(NS_SEP)
         if not is_task(call.partition(NS_END)[2]):
             return False
@@ -346,7 +352,7 @@ def find_open_heads(moments: Sequence[NodeAndHeader], others: Collection[str | N
 
 
 def find_called_from(moments: Sequence[NodeAndHeader], ids: Collection[str | None]) -> set[Stamp]:
-    """Return the checkpoints of subgraphs, at any depth, in the steps of these root checkpoints."""
+    """Return the checkpoints of all subgraphs in the steps of root checkpoints."""
     inner = [each for each in moments if each[0].address.checkpoint_ns] if ids else []
     return {node.stamp for node, header in inner if _parents(header).get("") in ids}
 

@@ -1,4 +1,4 @@
-"""The receipt of an erasure: the erased and the remaining data, in words that can be passed on."""
+"""The receipt of an erasure: the erased and the remaining data, in words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ BEYOND = (
 @publish
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The result of an erasure. It is not stored; the audit trail keeps the counts and the hash.
+    """The result of an erasure.
+
+    It is not stored; the audit trail keeps the counts and the hash.
 
     Attributes:
         user_hash: SHA-256 of the person's id, hexadecimal. It can be verified with the id, or by guessing the id.
@@ -102,7 +104,7 @@ class Receipt:
         }
 
     def __str__(self) -> str:
-        """Describe it, line by line. Names no deleted threads; with `dry_run`, the first of them."""
+        """Describe it, line by line; only dry runs name threads, the first ones."""
         return "\n".join(self._lines())
 
     def _repr_html_(self) -> str:
@@ -160,7 +162,7 @@ def receipt_of(erased: Erased, at: str, elsewhere: Sequence[str]) -> Receipt:
 
 
 def record_receipt(session: Session, receipt: Receipt, by: str | None) -> Plan[int]:
-    """Append the erasure to the audit trail: counts and the person's hash, nothing personal."""
+    """Append counts and the person's hash to the audit trail, nothing personal."""
     content = {
         "user": receipt.user_hash,
         "threads": len(receipt.threads),

@@ -1,4 +1,4 @@
-"""Reclaiming space: removes unreferenced records, and reports the space that a backend returned."""
+"""Reclaiming space: removes unreferenced records, and reports returned space."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Leftovers:
 
 
 def sweep_all(session: Session, tell: Tell, *, rows: bool, strays: bool) -> Plan[Leftovers]:
-    """Delete unreferenced rows, and threads without a checkpoint. Two trips for each thread."""
+    """Delete unreferenced rows, and strays. Two trips for each thread."""
     # A thread may be about to get its first checkpoint, so delete only those that had none both before and after the
     # other threads were read.
     removed, before, after = Leftovers(), set[str](), list[str]()

@@ -54,7 +54,7 @@ def read_policies(session: Session) -> Plan[tuple[Retention, ...]]:
 
 
 def store_policies(session: Session, policies: Sequence[Retention]) -> Plan[None]:
-    """Replace the stored policies, even if they do not decode. The last write wins. Two trips."""
+    """Replace the stored policies, even damaged ones. Two trips."""
     cells = Cells(session, POLICIES, None)
     if policies:
         yield from cells.overwrite_raw(_KEY, cells.cell(tuple(policies)))
@@ -63,7 +63,10 @@ def store_policies(session: Session, policies: Sequence[Retention]) -> Plan[None
 
 
 class Sweep:
-    """Applies policies to all threads, last active first. It may be interrupted and run concurrently."""
+    """Applies policies to all threads, last active first.
+
+    It may be interrupted, and run concurrently.
+    """
 
     def __init__(
         self, session: Session, policies: Sequence[Retention], task: Pruning, limit: int | None = None
@@ -82,7 +85,7 @@ class Sweep:
         self._failed: dict[str, str] = {}
 
     def _find_beginning(self) -> tuple[str, str] | None:
-        """Return the page position of the first thread that is idle long enough for a policy."""
+        """Return the page position of the first thread idle long enough for a policy."""
         waits = [in_seconds(policy.ttl) for policy in self._policies if policy.ttl is not None]
         waits += [in_seconds(policy.idle) for policy in self._policies if not policy.keeps_all]
         if not waits or min(waits) == 0:
@@ -101,7 +104,7 @@ class Sweep:
         )
 
     def next(self) -> Plan[bool]:
-        """Process the next thread; return whether there was one. Skips it if on hold or unreadable."""
+        """Process the next thread, unless unreadable or on hold; `False` at the end."""
         if self._limit is not None and len(self._done) >= self._limit:
             return False
         while not self._page and not self._is_last:
@@ -119,7 +122,7 @@ class Sweep:
         return True
 
     def _read(self) -> Plan[None]:
-        """Read a page: first threads with times in the future, then those idle long enough."""
+        """Read a page: threads with times in the future, then those idle long enough."""
         self._holds = yield from read_holds(self._session)
         found = yield from self._session.store.read_threads(Page(self._after, PAGE))
         self._is_last = len(found) < PAGE
@@ -132,7 +135,7 @@ class Sweep:
             self._after = first
 
     def _tells_time(self, at: str) -> bool:
-        """Return whether a time is valid, and not in the future (from a host whose clock is ahead)."""
+        """Return whether a time is valid and not in the future (clocks may be ahead)."""
         then = instant(at)
         return then is not None and then <= self._task.now
 
@@ -172,7 +175,7 @@ class Sweep:
         return self._task.now
 
     def _finish(self, info: ThreadInfo) -> Plan[ThreadPruned | None]:
-        """Remove rows left by an interrupted prune that had removed all its entries. Two trips."""
+        """Remove rows left by a prune that was interrupted at its end. Two trips."""
         if self._task.is_dry:
             return None
         rows = yield from finish(self._session, info.thread_id)
@@ -194,7 +197,7 @@ class Sweep:
         return ThreadPruned(thread_id=thread_id, removed=None, deleted=True, rows=None) if is_gone else None
 
     def _is_new(self, thread_id: str, wait: _Wait) -> Plan[bool]:
-        """Return whether a thread is a recent copy or fork, whose checkpoints are older than itself."""
+        """Return whether a thread is a recent copy or fork of older checkpoints."""
         at = yield from read_copy_time(self._session, thread_id)
         return at is not None and not _is_over(at, wait, self._task.now)
 

@@ -1,1 +1,1 @@
-"""Summaries: removes old messages from a conversation, archives them, and restores them."""
+"""Summaries: removes, archives and restores old messages of a conversation."""

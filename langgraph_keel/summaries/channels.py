@@ -1,4 +1,4 @@
-"""The channels of a graph as visible to its nodes, and the effect of an update on them.
+"""The channels of a graph as visible to nodes, and the effects of updates.
 
 A state does not show its reducers, nor keys that its schema lacks, so an unsuitable update would be lost silently.
 LangGraph passes each task a function that reads the channels, and that function refers to them.
@@ -32,7 +32,7 @@ Channels = Mapping[str, BaseChannel[Any, Any, Any]]
 
 
 def channels_of(config: RunnableConfig, key: str, messages: Sequence[BaseMessage]) -> Channels:
-    """Return the channels of a node's graph, if these are the messages of its channel `key`."""
+    """Return a node's channels, if these are the messages of channel `key`."""
     for found in getattr(configurable(config).get(CONFIG_KEY_READ), "args", ()):
         if isinstance(found, Mapping) and found and all(isinstance(each, BaseChannel) for each in found.values()):
             channel = found.get(key)
@@ -53,7 +53,10 @@ def check_messages(messages: Sequence[BaseMessage], key: str) -> None:
 
 
 def check_summary_key(channels: Channels, key: str) -> None:
-    """Check that the graph has a channel for the summary: LangGraph silently drops unknown keys."""
+    """Check that the graph has a channel for the summary.
+
+    LangGraph silently drops unknown keys.
+    """
     if channels and key not in channels:
         raise InvalidInput(
             f"summary_key={key!r}: the graph's state has no such key, so the summary would be lost. Declare it "
@@ -83,7 +86,7 @@ def _wanted(key: str) -> str:
 
 
 def removal(config: RunnableConfig, messages: Sequence[BaseMessage], *, channel: str, by: By, **known: Any) -> Removal:
-    """Describe messages for removal (`known`: other fields), under an id that is stable over runs."""
+    """Describe messages for removal, under an id that is stable over runs."""
     if not messages:
         raise InvalidInput("there is nothing to archive: no message is removed")
     given, metadata = configurable(config), config.get("metadata") or {}

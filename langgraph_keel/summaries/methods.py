@@ -18,7 +18,7 @@ class ArchiveMethods(EngineSaver):
     """The methods that create archives and summarization middleware."""
 
     def archive(self, thread_id: str) -> Archive:
-        """Return the archive of a thread, to list, read, search and restore removed messages.
+        """Return the archive of a thread's removed messages.
 
         This reads nothing yet: an unknown thread has an empty archive. The archive contains messages removed by Keel's
         own nodes, and with `archive_removed` also those removed by other code. It is deleted with the thread, and every
@@ -32,7 +32,7 @@ class ArchiveMethods(EngineSaver):
         return Archive(self.engine, thread_id_of(thread_id))
 
     def summarization_middleware(self, model: Any, **options: Any) -> AgentMiddleware[Any, Any]:
-        """Return middleware that shortens an agent's conversation, for `create_agent(middleware=[...])`.
+        """Return middleware of `create_agent` that shortens the conversation.
 
             saver.summarization_middleware("openai:gpt-5-mini", trigger=("fraction", 0.8), keep=("messages", 20))
 

@@ -12,7 +12,7 @@ from langgraph_keel.summaries.node import SummarizationNode
 
 
 class KeelSummarization(AgentMiddleware[Any, Any]):
-    """Shortens an agent's conversation before each call of its model; see `KeelSaver.summarization_middleware`."""
+    """Shortens conversations of agents; see `KeelSaver.summarization_middleware`."""
 
     def __init__(self, node: SummarizationNode) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ _NO_STORE: Any = None  # all requests of a summarizer are errands
 
 @publish
 class SummarizationNode(Runnable[Any, Any]):
-    """A node that replaces old messages of a conversation with a summary, and archives them.
+    """A node that archives old messages and replaces them with a summary.
 
         builder.add_node("summarize", SummarizationNode(model, saver, trigger=("messages", 50), keep=("messages", 20)))
 
@@ -195,11 +195,11 @@ class SummarizationNode(Runnable[Any, Any]):
 
 @publish
 class SlidingWindow(SummarizationNode):
-    """A node that keeps the end of a conversation and archives the rest, without a model.
+    """A node that keeps the end of a conversation, and archives the rest.
 
         builder.add_node("window", SlidingWindow(saver, keep=("messages", 40)))
 
-    As `SummarizationNode`, without a summary. If your provider requires a human message first, pin the first message.
+    As `SummarizationNode`, without a model or a summary. If your provider requires a human message first, pin the first message.
 
     Args:
         saver: The saver of the archive; default: the graph's saver.

@@ -1,4 +1,4 @@
-"""When to summarize, and which messages to remove: LangChain's tuples, and `("steps", n)`."""
+"""When to summarize, and which messages to remove."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Cut:
         return [*self.kept[: self.at], *([summary] if summary else []), *self.kept[self.at :]]
 
     def writes(self, summary: BaseMessage | None, by_id: bool) -> list[BaseMessage]:
-        """Return the update from which `add_messages` makes the messages of `with_summary`."""
+        """Return the update by which `add_messages` makes `with_summary`'s messages."""
         # Name each removed message: `REMOVE_ALL_MESSAGES` would also remove messages that other nodes write in the same
         # step. The summary has the id of the first removed message: with a new id it would be appended at the end.
         if not by_id:
@@ -130,7 +130,10 @@ def cut(
     count: Callable[[Sequence[BaseMessage]], int],
     is_pinned: Callable[[BaseMessage], bool],
 ) -> Cut:
-    """Split a conversation. Keep its last messages, first system messages, pinned ones, and open tool calls."""
+    """Split a conversation into kept and removed messages.
+
+    Kept are its last messages, first system messages, pinned messages, and open tool calls.
+    """
     # Groups (an answer of the model, and the results of its tool calls) are kept or removed as a whole. A group on the
     # border is kept when counting messages, and removed when counting tokens, unless nothing would be kept.
     groups = groups_of(messages)
@@ -145,7 +148,7 @@ def cut(
 
 
 def groups_of(messages: Sequence[BaseMessage]) -> list[int]:
-    """Return for each message the position of its group: of the calling answer, or its own."""
+    """Return each message's group: the position of the calling answer, or its own."""
     # Some providers reuse call ids in each answer ("call_0"): a result belongs to the latest call before it.
     callers: dict[str | None, int] = {}
     groups = list(range(len(messages)))
@@ -157,7 +160,7 @@ def groups_of(messages: Sequence[BaseMessage]) -> list[int]:
 
 
 def calls_of(message: BaseMessage) -> list[str]:
-    """Return the ids of the tool calls in a message, including malformed ones, which may have results."""
+    """Return the ids of all tool calls in a message, including malformed ones."""
     calls = (*message.tool_calls, *message.invalid_tool_calls) if isinstance(message, AIMessage) else ()
     return [call["id"] for call in calls if call["id"]]
 
@@ -168,7 +171,7 @@ def answered_in(messages: Sequence[BaseMessage], groups: Sequence[int]) -> set[t
 
 
 def _open(messages: Sequence[BaseMessage], groups: Sequence[int]) -> Iterator[int]:
-    """Yield answers with a call that lacks a result, except malformed calls, which get none."""
+    """Yield the answers with a (not malformed) call that lacks a result."""
     answered = answered_in(messages, groups)
     for number, message in enumerate(messages):
         calls = message.tool_calls if isinstance(message, AIMessage) else ()

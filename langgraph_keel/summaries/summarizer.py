@@ -1,4 +1,4 @@
-"""Summaries, and the plan that makes one: select, ask the model, archive, and only then remove."""
+"""Summaries, and their plan: select, ask the model, archive, and then remove."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ModelAndArchive:
-    """The model that writes summaries, and the archive that receives the summarized messages."""
+    """The model that writes summaries, and the archive of summarized messages."""
 
     model: Any  # `None` without summaries
     engine: Engine | None  # of the archive's saver; `None` without an archive
@@ -100,7 +100,10 @@ class ModelAndArchive:
         return Answer(str(text).strip(), str(name))
 
     def archive(self, removal: Removal) -> Plan[Archived]:
-        """Archive messages; raise `InvalidInput` if the archive and the graph use different stores."""
+        """Archive messages.
+
+        Raises `InvalidInput` if the archive and the graph use different stores.
+        """
         engine, other = self.engine, self.runs_on
         if engine is None:
             raise InvalidInput("cannot archive messages with archive=False")
@@ -135,7 +138,10 @@ def summarize(
     count: Callable[[str], int],
     ask: Callable[[str], Plan[Answer]],
 ) -> Plan[Answer]:
-    """Ask the model for a summary, part by part. Each part includes the summary of the parts before it."""
+    """Ask the model for a summary, part by part.
+
+    Each request includes the summary of the parts before it.
+    """
     left = [render(message) for message in messages]
     if previous and count(previous) > room // 2:
         left, previous = [_tag("previous_summary", previous), *left], ""
@@ -185,7 +191,7 @@ def _take_part(left: Sequence[str], free: int, count: Callable[[str], int]) -> t
 
 
 def _fit(text: str, free: int, count: Callable[[str], int]) -> int:
-    """Return how many characters of a long text fit; at least `LEAST`, to make progress."""
+    """Return how many characters of a long text fit; at least `LEAST`."""
     end = len(text) * free // count(text)
     while end > LEAST and count(text[:end]) > free:
         end = end * 3 // 4
@@ -279,7 +285,7 @@ class Provenance(TypedDict, total=False):
 
 @publish
 class Summary(Provenance, total=False):
-    """A summary in a key of the state (`summary_key`): its text and its facts. A plain dict.
+    """A summary in a key of the state (`summary_key`), as a plain dict.
 
     Attributes:
         text: The summary.
@@ -317,7 +323,7 @@ class Summarizer:
     now: Callable[[], datetime]
 
     def shorten(self, state: Any, config: RunnableConfig, outside: ModelAndArchive) -> Plan[Update | None]:
-        """Return the update that shortens the messages; `None` if nothing is due, or it failed."""
+        """Return the update that shortens the messages; `None` if not due, or failed."""
         given = self._messages(state)
         if self.summary_key:  # checked at once: a summary may be due only hours later
             check_summary_key(channels_of(config, self.messages_key, given), self.summary_key)
@@ -365,7 +371,7 @@ class Summarizer:
         return messages
 
     def _steps(self, messages: Sequence[BaseMessage], state: Any, config: RunnableConfig) -> int:
-        """Return the number of steps since the last summary, or since the start of the thread."""
+        """Return the steps since the last summary, or the start of the thread."""
         step = (config.get("metadata") or {}).get(METADATA_STEP) or 0
         known = [facts for message in messages if (facts := facts_of(message))]
         known += [facts for facts in [self._in_state(state).facts] if facts]
@@ -419,7 +425,7 @@ class Summarizer:
         config: RunnableConfig,
         ask: Callable[[str], Plan[Answer]],
     ) -> Plan[Answer | None]:
-        """Return the summary; `None` after a warning, if the model failed and `on_error="warn"`."""
+        """Return the summary; `None` if the model failed and `on_error="warn"`."""
 
         def count(text: str) -> int:
             return self.count([HumanMessage(text)])
@@ -456,7 +462,7 @@ class Summarizer:
         return {**facts, "messages": ids} if len(ids) <= _NAMED else facts
 
     def _check(self, channels: Channels, chosen: Cut, taken: Removal, by_id: bool) -> None:
-        """Check that the graph accepts the update, before the model is called or anything is written."""
+        """Check that the graph accepts the update, before the model is called."""
         summary = HumanMessage("", id=taken.summary_id) if taken.summary_id else None
         wanted = [message.id for message in chosen.with_summary(summary)]
         check_reducer(channels, self.messages_key, chosen.writes(summary, by_id), wanted)
@@ -481,7 +487,10 @@ def value_of(state: Any, key: str) -> Any:
 
 
 def with_ids(messages: Sequence[BaseMessage], config: RunnableConfig) -> list[BaseMessage]:
-    """Return messages with ids, stable if the step runs again. The given messages are not changed."""
+    """Return messages with ids that are stable if the step runs again.
+
+    The given messages are not changed.
+    """
     if all(message.id for message in messages):
         return list(messages)
     given = config.get("configurable") or {}
@@ -502,7 +511,7 @@ def _reason(error: Exception, thread_id: object) -> str:
 
 
 def _users_level() -> int:
-    """Return the `stacklevel` of the program that runs the graph; 2 if it is not on the stack."""
+    """Return the `stacklevel` of the program; 2 if it is not on the stack."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _LIBRARIES:

@@ -1,4 +1,4 @@
-"""Wrappers of tools: one consults the ledger first, one adds an idempotency key to the arguments."""
+"""Wrappers of tools: one consults the ledger, one adds an idempotency key."""
 
 from __future__ import annotations
 
@@ -87,14 +87,17 @@ class _WithArgument(_StandIn):
 
 
 def with_argument(tool: BaseTool, name: str, value: Any) -> BaseTool:
-    """Return a copy of a tool with an argument set, even one that `ToolNode` strips (`InjectedToolArg`)."""
+    """Return a copy of a tool with an argument set.
+
+    `ToolNode` would strip an `InjectedToolArg`, so it cannot be passed with the call.
+    """
     stand_in = _WithArgument.wrap(tool)
     stand_in._argument = {name: value}
     return stand_in
 
 
 class KeptTool(_StandIn):
-    """A tool that consults the ledger before the inner tool runs; see `ToolCache.tool`."""
+    """Consults the ledger before the inner tool runs; see `ToolCache.tool`."""
 
     _cache: Answering = PrivateAttr()
 
@@ -142,7 +145,7 @@ class KeptTool(_StandIn):
 
 
 def _format_result(result: Any, name: str, call_id: str | None) -> Any:
-    """Return a result as the caller expects it: a message for a tool call, else content."""
+    """Return a result for its caller: a message for a tool call, otherwise content."""
     if call_id is None:
         return result.content if isinstance(result, ToolMessage) else result
     listed = result if isinstance(result, list) and result else [result]

@@ -1,4 +1,4 @@
-"""The calls of one task: their answers from people, their nesting, and which of them are running.
+"""The calls of one task: their answers from people, nesting, and state.
 
 All calls of a `ToolNode` are one task, whose n-th `interrupt()` gets the n-th answer, and threads reach the ledger in
 any order. So the ledger records which answers each call has used, and which call's question was shown. Without that, 12
@@ -44,7 +44,10 @@ class CallSlot:
             self.outer.use(places)
 
     def name(self, call_id: str, key: str) -> str:
-        """Return what distinguishes the call within its task in addition to its id, stable over attempts."""
+        """Return what distinguishes the call in its task in addition to its id.
+
+        It is stable over attempts.
+        """
         above = self.outer._path if self.outer else ""
         number = "" if call_id else f"#{self.calls.count(key)}"
         self.id = call_id or f"#{self.nth}"
@@ -70,7 +73,7 @@ class CallSlot:
             self.scratchpad.interrupt_counter()
 
     def may_use(self, place: int) -> bool:
-        """Return whether the answer at this place is for a new question of this call or a nested one."""
+        """Return whether a new question of this call or a nested one may use an answer."""
         if self.outer:
             return self.outer.may_use(place)
         shown = self.calls.shown
@@ -78,7 +81,7 @@ class CallSlot:
 
     @property
     def next_place(self) -> int:
-        """The place of the answer to a new question of this call, if the task has that answer."""
+        """The place of the answer to a new question of this call, if it exists."""
         if self.outer:
             return self.outer.next_place
         place = max(self.scratchpad.interrupt_counter(), self.calls.first_free())
@@ -86,7 +89,7 @@ class CallSlot:
 
 
 class TaskCalls:
-    """The calls of one attempt at a task, or the nested calls of one of them, in order of arrival."""
+    """The calls of one attempt at a task, or nested in one call, by arrival."""
 
     def __init__(self, used: set[int] | None = None) -> None:
         self.shown: Shown | None = None  # an earlier attempt's last shown question, if answered
@@ -132,7 +135,7 @@ class TaskCalls:
             self.used.update(places)
 
     def first_free(self) -> int:
-        """Return the first place in LangGraph's list of answers that no known call has used."""
+        """Return the first unused place in LangGraph's list of answers."""
         with self._lock:
             return next(place for place in count() if place not in self.used)
 
@@ -142,14 +145,14 @@ class TaskCalls:
             return not self._unknown
 
     def restore(self, scratchpad: Scratchpad) -> None:
-        """Mark answers as used in LangGraph's list if a crash prevented LangGraph from storing that."""
+        """Mark used answers in LangGraph's list that a crash left unmarked."""
         # Otherwise LangGraph gives them to the next question of any call.
         with self._lock:
             while len(scratchpad.resume) < len(self.used) and (answer := scratchpad.get_null_resume(True)) is not None:
                 scratchpad.resume.append(answer)
 
     def is_waiting(self, slot: CallSlot) -> bool:
-        """Return whether another call may still use the shown question's answer, or ask it again."""
+        """Return whether another call may use the shown question's answer, or ask again."""
         with self._lock:
             shown = self.shown
             if shown is None or self.question or shown.call in (slot.id, *self._ended) or shown.place in self.used:
@@ -157,7 +160,7 @@ class TaskCalls:
         return shown.place <= count_answers(slot.scratchpad)
 
     def ask(self, question: GraphInterrupt) -> bool:
-        """Note a question. Return whether it is the attempt's first, which is the one shown."""
+        """Note a question; return whether it is the attempt's first, which is shown."""
         with self._lock:
             is_first = not self.question
             self.question = self.question or question.args
@@ -170,7 +173,10 @@ def count_answers(scratchpad: Scratchpad) -> int:
 
 
 def store_answers(config: Mapping[str, Any], slot: CallSlot) -> None:
-    """Write all answers of the task: `interrupt()` writes only those up to its own, and the last write wins."""
+    """Write all answers of the task.
+
+    `interrupt()` writes only those up to its own, and the last write wins.
+    """
     config["configurable"][CONFIG_KEY_SEND]([(RESUME, list(slot.scratchpad.resume))])
 
 
@@ -199,7 +205,7 @@ _tasks = _Tasks()
 
 
 def forget() -> None:
-    """Start empty in a forked process: the parent's calls do not run here, and one may hold the lock."""
+    """Start empty in a forked process: a call of the parent may hold the lock."""
     global _tasks
     _tasks = _Tasks()
 

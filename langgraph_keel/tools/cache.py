@@ -1,4 +1,4 @@
-"""ToolCache: answers tool calls from the ledger, settles unknown outcomes, and reads large results."""
+"""ToolCache: answers tool calls from the ledger, and settles unknown outcomes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ Execute: TypeAlias = Callable[[Any], Any]
 
 @publish
 class ToolCache(Component):
-    """Runs each tool call once: recorded before the tool runs, its result stored before it is used.
+    """Runs each tool call once, and stores its result before it is used.
 
         cache = ToolCache(saver, {"search": ToolPolicy(unknown="retry", ttl=3600)})
         ToolNode(tools, wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call)
@@ -209,7 +209,9 @@ class ToolCache(Component):
     # -- where it plugs in ---------------------------------------------------------------------------------------
 
     def wrap_tool_call(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
-        """Answer a tool call of a `ToolNode`. A hit is one round trip to the store; a miss is two or three.
+        """Answer a tool call of a `ToolNode`.
+
+        A hit is one round trip to the store; a miss is two or three.
 
         Raises:
             ToolOutcomeUnknown: If the call was cut off before, and the policy is `"raise"`.
@@ -246,7 +248,7 @@ class ToolCache(Component):
         return ToolCacheMiddleware(self)
 
     def healing_middleware(self) -> AgentMiddleware[Any, Any]:
-        """Return middleware that answers tool calls that were cut off, for `create_agent(middleware=[...])`.
+        """Return middleware of `create_agent` that answers tool calls that were cut off.
 
             create_agent(model, tools, middleware=[cache.healing_middleware(), ..., cache.middleware()])
 
@@ -307,7 +309,10 @@ class ToolCache(Component):
         make: Callable[[str], Any],
         by_time: bool,
     ) -> Steps:
-        """Plan one call of a kept tool; `make` runs it, given the idempotency key. For `by_time` see `Flow`."""
+        """Plan one call of a kept tool.
+
+        `make` runs the tool, given the idempotency key. For `by_time` see `Flow`.
+        """
         saver: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
         engine, ours = engine_of(saver), self.engine
         if engine is not None and engine.is_same_place(ours) and not engine.is_same_store(ours):
@@ -352,7 +357,9 @@ class ToolCache(Component):
             )
 
     def _is_seen_by(self, engine: Engine, is_async: bool) -> Steps:
-        """Return whether another engine uses this store. Three trips, once for each other driver.
+        """Return whether another engine uses this store.
+
+        Three trips, once for each other driver.
 
         It writes a record and looks for it, because names are ambiguous: a server may have several names, and several
         servers may have databases of the same name.
@@ -431,7 +438,9 @@ class ToolCache(Component):
     settle, asettle = faces(_settle)
 
     def _clear(self, thread_id: str | None = None, *, expired_only: bool = False) -> Plan[int]:
-        """Delete the finished calls of a thread, or with `None` those that threads share; return how many.
+        """Delete the finished calls of a thread; return how many.
+
+        With `None`, delete those that threads share.
 
         The tool runs again when such a call is repeated. Running calls and unknown outcomes stay.
 
@@ -449,7 +458,7 @@ class ToolCache(Component):
     clear, aclear = faces(_clear)
 
     def _result(self, thread_id: str, reference: str) -> Plan[Any]:
-        """Return a result that was too large for the conversation (`ToolPolicy.offload_bytes`).
+        """Return a large result (`ToolPolicy.offload_bytes`).
 
         Args:
             thread_id: The thread that made the call.

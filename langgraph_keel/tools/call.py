@@ -1,4 +1,4 @@
-"""A tool call: its place in the graph, its key in the ledger, and the answers of people that it uses."""
+"""A tool call: its place in the graph, its key, and its answers from people."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _VERSIONS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place where a call is made. Fields are empty if the config does not contain them."""
+    """The place where a call is made; fields missing in the config are empty."""
 
     thread_id: str
     checkpoint_ns: str  # of the graph
@@ -200,7 +200,7 @@ class CallBuilder:
         return known[1]
 
     def _warn_of_misspelt(self) -> None:
-        """Warn once about each policy without a tool whose name resembles that of a tool without a policy."""
+        """Warn once about each policy whose name is probably misspelt."""
         # The tools of a `ToolNode` are known from its first call on; others may follow.
         others = sorted(self._names - self._policies.keys())
         for name in sorted(self._policies.keys() - self._names - self._misspelt):
@@ -229,7 +229,7 @@ def _has(tool: BaseTool, known: Collection[str]) -> str:
 
 
 def _arguments_of(tool: BaseTool) -> set[str] | None:
-    """Return the names of a tool's arguments, including injected ones; `None` if it takes any."""
+    """Return all names of a tool's arguments; `None` if it takes any argument."""
     if isinstance(tool.args_schema, dict):
         takes_any = tool.args_schema.get("additionalProperties", False) is not False
         return None if takes_any else set(tool.args_schema.get("properties", ()))
@@ -257,7 +257,7 @@ class Answers:
 
     @contextmanager
     def provide(self) -> Iterator[None]:
-        """Answer interrupts with them inside the context. LangGraph makes one config for each call."""
+        """Answer the call's interrupts with them inside the context."""
         scratchpad = self._configurable.get(CONFIG_KEY_SCRATCHPAD)
         if scratchpad is None:
             with call_context(self._slot):
@@ -288,7 +288,7 @@ class Answers:
         return twin_of(scratchpad, counter, self._new_answer)
 
     def _place(self) -> int:
-        """Return the place of the answer to the next question: a known one, or the first unused one."""
+        """Return the place of the next question's answer: known, or first unused."""
         slot, answered = self._slot, len(self._slot.scratchpad.resume)
         nth, self._count = self._count, self._count + 1
         if nth < len(self._known) and self._known[nth] < answered:

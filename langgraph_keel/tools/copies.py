@@ -1,4 +1,4 @@
-"""The ledger of a copy or a fork: the calls of the history that it shares with its source.
+"""The ledger of a copy or fork: the calls of the shared history.
 
 A fork must not repeat a call of its history, nor one whose outcome is unknown at the fork point.
 """
@@ -54,7 +54,7 @@ The notes are deleted with their threads, so a new thread with the id of a delet
 
 
 def join_kin(session: Session, copy: Copy) -> Plan[None]:
-    """Note that a fork or copy shares its history with its source and the source's kin. Four trips."""
+    """Note that a fork or copy shares its source's history. Four trips."""
     notes, family = Cells(session, KIN, None), session.new_token()
     for nth in range(2):  # first the family of the source, if it has one
         key, note = _kin_keys(family, copy.source)[nth], (family, copy.source)
@@ -73,7 +73,7 @@ def find_kin(session: Session, thread_id: str) -> Plan[list[str]]:
 
 
 def copy_calls(session: Session, copy: Copy) -> Plan[None]:
-    """Copy the calls that a copy or a fork shares with its source. One trip, and at least one for each call."""
+    """Copy the calls of the shared history. One trip, and one or more for each call."""
     calls, target = Cells(session, CALLS, copy.source), Cells(session, CALLS, copy.target)
     found = yield from calls.every()
     if found and copy.graph is not None:
@@ -113,14 +113,14 @@ def find_open(session: Session, thread_id: str) -> Plan[set[str]]:
 
 
 def note_brought(session: Session, thread_id: str, lineages: Collection[str], place: str) -> Plan[None]:
-    """Note that a thread is copied from another store with these open calls. One trip for each."""
+    """Note the open calls of a copy from another store. One trip for each."""
     notes = Cells(session, BROUGHT, thread_id)
     for lineage in lineages:
         yield from notes.overwrite_raw(digest_of(lineage), notes.cell(place))
 
 
 def find_unused(session: Session, thread_id: str, graph: Graph) -> Plan[list[CallRecord]]:
-    """Return the calls that were made but whose results are not in the thread's latest state."""
+    """Return the calls whose results are not in the thread's latest state."""
     calls = [kept.record for _, kept in (yield from Cells(session, CALLS, thread_id).every())]
     roots = [node for node in graph.nodes if calls and not (node.address.checkpoint_ns or node.is_ghost)]
     moments = [(node, UnreadHeader(node, session.codec)) for node in roots]
@@ -130,7 +130,7 @@ def find_unused(session: Session, thread_id: str, graph: Graph) -> Plan[list[Cal
 
 
 def find_later(session: Session, source: str, fork: str) -> Plan[list[CallRecord]]:
-    """Return the calls of a thread that its fork or original has not made. One trip a page of both."""
+    """Return a thread's calls that its fork or original lacks. One trip a page."""
     ours = {call.lineage for call in (yield from read_ledger(session, fork)).values()}
     calls = (yield from read_ledger(session, source)).values()
     return [call for call in calls if call.lineage not in ours and call.state in _MADE]
@@ -149,7 +149,7 @@ class _Fork:
         self._later = {str(node.address.checkpoint_id) for node in later}
 
     def has_made(self, call: CallRecord) -> bool:
-        """Return whether a call was made before the fork point, or its outcome is unknown there."""
+        """Return whether a call was made, or perhaps made, before the fork point."""
         step = steps_of(call).get("", "")
         if call.state == WAITING:
             return False  # the fork asks again

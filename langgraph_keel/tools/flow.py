@@ -1,4 +1,4 @@
-"""How one call is answered: claim it, run the tool, settle it; or replay it; or wait; or ask a person about it.
+"""The plans of one call: run the tool, replay the result, wait, or ask a person.
 
 A plan (see `engine.plan`) whose requests are those of the store and two more: pause, and run the tool.
 """
@@ -118,7 +118,10 @@ class Flow:
         self._driver = session.driver
 
     def answer(self, call: Call) -> Steps:
-        """Return the stored result of a call, or run the tool. A hit is one trip, a miss two or three."""
+        """Return the stored result of a call, or run the tool.
+
+        A hit is one trip, a miss two or three.
+        """
         if call.slot.is_in_itself:
             return (yield RunTool(partial(call.execute, call.record.lineage)))
         pause, is_watched = _SOON, False
@@ -163,7 +166,7 @@ class Flow:
             calls.restore(scratchpad)
 
     def _resolve(self, call: Call, verdict: Finished | Doubtful) -> Plan[tuple[Call, Doubtful | None, Any]]:
-        """Return the result of an earlier call, or the doubt that the call resolves by running again."""
+        """Return an earlier result, or the doubt to resolve by running the tool."""
         if isinstance(verdict, Finished):
             try:
                 result = self._replay(call, verdict)
@@ -180,7 +183,7 @@ class Flow:
         return call, verdict if settled is None else None, settled
 
     def _copy_doubt(self, call: Call, doubt: Doubtful) -> Plan[Call]:
-        """Record another call's doubt for this call too, so that it finds the answer in any order of answers."""
+        """Record another call's doubt for this call, to allow any order of answers."""
         call = _with_own_key(call)
         before = doubt.record
         record = replace(call.record, state=UNKNOWN, started_at=before.started_at, until=before.until)
@@ -189,21 +192,21 @@ class Flow:
         return call
 
     def _wait_for(self, is_so: Callable[[], bool]) -> Plan[None]:
-        """Wait for a condition, at most for a lease: asking in another order is better than hanging."""
+        """Wait for a condition, at most for a lease, to never hang."""
         pause, waited = _MOMENT, 0.0
         while not is_so() and waited * 1000 < self._lease:
             yield Pause(pause)
             pause, waited = min(pause * 1.5, _LATE), waited + pause
 
     def _wait_for_calls_under_way(self, call: Call) -> Plan[None]:
-        """Wait for the step's other calls: if one raises, an async graph cancels them, leaving unknown outcomes."""
+        """Wait for the step's other calls, which an async graph cancels if one raises."""
         self._under_way.end(call.slot)
         where = call.record.thread_id, call.record.checkpoint_id
         if call.slot.outer is None:
             yield from self._wait_for(lambda: not self._under_way.has_any(*where))
 
     def _ask(self, call: Call, question: GraphInterrupt) -> Plan[GraphInterrupt]:
-        """Return the question to raise, the first of the attempt. Two trips, plus one or two to note its call."""
+        """Return the attempt's first question, to raise it. Two to four trips."""
         slot, calls = call.slot, call.slot.calls
         self._under_way.end(slot)
         yield from self._read_shown(call)
@@ -255,7 +258,7 @@ class Flow:
     # -- a call that was made under another id ------------------------------------------------------------------------
 
     def _look_for_orphan(self, call: Call, claim: Claim) -> Plan[Verdict]:
-        """Return the claim, or the state of an orphan (`orphans.py`) that this call continues."""
+        """Return the claim, or the state of an orphan that this call continues."""
         own, pause, waited = claim.record, _MOMENT, 0.0
         while True:
             asked = self._watch.timer()
@@ -309,7 +312,7 @@ class Flow:
         return Finished(record, body, settlement.token)
 
     def _read_for(self, call: Call, record: CallRecord, cell: Cell) -> bytes | None:
-        """Return an orphan's result for this call; `None` (a doubt) if it has no usable result."""
+        """Return an orphan's result for this call; `None` if it is unusable: a doubt."""
         if record.state != DONE or not record.is_kept or record.version != call.record.version:
             return None
         try:
@@ -359,7 +362,7 @@ class Flow:
         self._keeper.defer(lambda: run(self._ledger.settle(claim, settlement), self._driver))
 
     def _write(self, claim: Claim, settlement: Cell) -> Plan[bool]:
-        """Write the end of a call. If interrupted, or if the store fails, the keeper retries once."""
+        """Write the end of a call; after an error, the keeper retries once."""
         try:
             return (yield from self._ledger.settle(claim, settlement))
         except BaseException:
@@ -427,7 +430,7 @@ class Flow:
     # -- a call of unknown outcome ---------------------------------------------------------------------------------
 
     def _judge(self, call: Call, doubt: Doubtful) -> Plan[tuple[Call, ToolMessage | None]]:
-        """Return the result chosen by the policy or a person; none if the call must run again."""
+        """Return the result chosen by policy or person; `None` to run the tool again."""
         if call.policy.unknown == "retry":
             return call, None
         if call.policy.unknown == "raise":
@@ -459,12 +462,12 @@ class Flow:
 
 
 def _has_shown(call: Call) -> bool:
-    """Return whether a call's question is shown as its own: it belongs to a task and is not nested."""
+    """Return whether a call shows its own questions: in a task, and not nested."""
     return bool(call.record.task_id) and call.slot.outer is None
 
 
 def _asks_for_another(doubt: CallRecord, call: Call) -> bool:
-    """Return whether the doubt to ask about is of another call, which may still be resumed."""
+    """Return whether the doubt is of another call that may still be resumed."""
     asks = call.policy.unknown == "ask" and bool(call.record.task_id)
     return asks and not is_same_call(doubt, call.record) and not is_past(doubt, call.record)
 

@@ -1,4 +1,6 @@
-"""Prevents tools from acting in a replay: a `ToolCache` answers from the ledger, and a handler stops all other tools.
+"""Prevents tools from acting in a replay.
+
+A `ToolCache` answers from the ledger, and a handler stops all other tools.
 
 The replay of a call is found by the context and by the fork's random id. Other fields of a config may come from an
 untrusted user, who could use them to read another thread's results. `pay.func(...)` is not stopped, because LangChain
@@ -39,7 +41,7 @@ class OtherVersion:
 
 
 class Refused(BaseException):
-    """Ends the run of a refused tool. `except Exception` and `RetryPolicy` do not catch it."""
+    """Ends the run of a refused tool; `RetryPolicy` does not catch it."""
 
 
 class ToolHandler(BaseCallbackHandler):
@@ -93,7 +95,7 @@ class ToolGuard(ToolHandler):
             self.versions[OtherVersion(self.step, tool, recorded, now)] = None
 
     def choose(self, call: CallRecord, found: Mapping[str, CallRecord]) -> str | None:
-        """Return the key of the recorded call that answers a call, the same one if its task runs again."""
+        """Return the key of the recorded call that answers a call, stable over attempts."""
         mine = call.task_id, call.tool_call_id, call.place
         with self._lock:
             if mine not in self._given:
@@ -118,7 +120,7 @@ class ToolGuard(ToolHandler):
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Stop tools in this context and contexts started in it, as if outside of any other graph."""
+        """Stop tools in this context and its children, as if outside of other graphs."""
         _watch_threads()
         _forks.add(self)
         token, outer = _guard.set(self), var_child_runnable_config.set(None)
@@ -129,7 +131,7 @@ class ToolGuard(ToolHandler):
             _guard.reset(token)
 
     def close(self, *, is_kept: bool) -> None:
-        """Drop the ledger's records. From now on, the thread of a kept fork is an ordinary thread."""
+        """Drop the ledger's records; a kept fork becomes an ordinary thread."""
         self.shelves.clear()
         _forks.end(self, is_kept=is_kept)
 
@@ -167,12 +169,12 @@ register_configure_hook(_guard, inheritable=True)
 
 
 def find_guard(config: Mapping[str, Any]) -> ToolGuard | None:
-    """Return the guard of the replay to which a call belongs; `None` outside of replays."""
+    """Return the guard of a call's replay; `None` outside of replays."""
     return _guard.get() or _forks.of((config.get("configurable") or {}).get("thread_id"))
 
 
 class _Strays(ToolHandler):
-    """Stops every tool in threads without a context or config, during a replay in this process."""
+    """Stops tools in threads without a context or config, during a replay."""
 
     def on_tool_start(
         self, serialized: dict[str, Any] | None, input_str: str, *, parent_run_id: Any = None, **more: Any
@@ -198,5 +200,5 @@ _strays: ContextVar[Any] = ContextVar("keel_strays", default=_STRAYS)  # such a 
 
 @cache
 def _watch_threads() -> None:
-    """Register `_Strays` with LangChain at the first replay. LangChain cannot unregister it."""
+    """Register `_Strays` with LangChain, permanently, at the first replay."""
     register_configure_hook(_strays, inheritable=True)

@@ -1,4 +1,4 @@
-"""Answers the tool calls that an interrupted run left open in a conversation, from the ledger.
+"""Answers tool calls that an interrupted run left open, from the ledger.
 
 Providers reject a list of messages in which an answer is missing, or does not directly follow its `AIMessage`.
 """
@@ -53,7 +53,7 @@ PolicyOf: TypeAlias = Callable[[str], ToolPolicy | None]
 def heal(
     session: Session, policy_of: PolicyOf, messages: Sequence[BaseMessage], config: Mapping[str, Any]
 ) -> Plan[list[BaseMessage]]:
-    """Return the update that gives each call one answer; see `ToolCache.heal_tool_calls`."""
+    """Return the update that answers each call; see `ToolCache.heal_tool_calls`."""
     placed = place_answers(messages)
     if placed == list(messages):
         return []
@@ -74,7 +74,7 @@ def heal(
 
 
 def place_answers(messages: Sequence[BaseMessage]) -> list[BaseMessage | OpenCall]:
-    """Return the messages, each call followed by one answer: its first one, or an `OpenCall`.
+    """Return the messages with each call's first answer, or an `OpenCall`, after it.
 
     Answers to calls that are not in the list keep their place.
     """
@@ -96,7 +96,7 @@ def place_answers(messages: Sequence[BaseMessage]) -> list[BaseMessage | OpenCal
 
 
 def _calls_of(message: BaseMessage) -> list[OpenCall]:
-    """Return the calls of a message, without those that have no id: they cannot be answered."""
+    """Return the calls of a message that have an id, and so can be answered."""
     if not isinstance(message, AIMessage):
         return []
     # Message converters send a provider both kinds, in this order.
@@ -113,7 +113,7 @@ def _asks_person(session: Session, here: Address) -> Plan[bool]:
 def _find_made(
     session: Session, place: Place, here: Address, config: Mapping[str, Any], ids: set[str]
 ) -> Plan[defaultdict[str, list[Made]]]:
-    """Return the calls with these ids whose results are not in the thread, by time. Two trips."""
+    """Return the calls of these ids without a result in the thread. Two trips."""
     made: defaultdict[str, list[Made]] = defaultdict(list)
     calls = yield from Cells(session, CALLS, here.thread_id).every()
     # Nested calls have a place.
@@ -148,7 +148,7 @@ def _find_made(
 def _answer(
     session: Session, policy: ToolPolicy | None, place: Place, call: OpenCall, made: Made | None
 ) -> Plan[ToolMessage]:
-    """Return the answer to a call. No trip if the ledger has no record of it, otherwise one or two."""
+    """Return the answer to a call. One or two trips if the ledger has a record of it."""
     if made is None:
         # For calls that threads share, the ledger keeps only the last one.
         is_kept = policy is not None and policy.scope in ("call", "thread", "run")

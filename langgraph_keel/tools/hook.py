@@ -1,4 +1,4 @@
-"""Removes calls from the ledger that no run can repeat, and marks those that are past."""
+"""Removes calls that no run can repeat from the ledger, and marks past ones."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from langgraph_keel.tools.orphans import NOTE, Past, read_past, steps_of
 
 
 class LedgerHook(Hook):
-    """Removes calls together with the checkpoints they led to, and copies calls with their history."""
+    """Removes and copies calls together with their checkpoints."""
 
     tables = (CALLS, COUNTS, SHOWN, BROUGHT)
     shared_tables = (CALLS, COUNTS, SECRETS, SHARERS, KIN)
 
     def draft_put(self, session: Session, put: Put) -> None:
-        """Note the invocation in its only checkpoint, if it stores one at its end (`orphans.py`)."""
+        """Note the invocation in the checkpoint at its end (`durability="exit"`)."""
         if stores_at_end(put.config) and (name := INVOCATIONS.find(put.config)):
             put.header.about[NOTE] = name
 
@@ -62,7 +62,7 @@ class LedgerHook(Hook):
     def find_warnings(
         self, session: Session, thread_id: str, checkpoint_id: str, action: str, relatives: Sequence[str]
     ) -> Plan[Sequence[tuple[str, str]]]:
-        """Describe a tool's calls from before a rewind, and those made only in forks or originals.
+        """Describe calls of a tool before a rewind, or only in forks and originals.
 
         One trip; three more if the thread called the tool before, and those of `find_later` for each other thread.
         """
@@ -144,12 +144,15 @@ def _is_past(
 
 
 def forget(session: Session, shelf: Shelf, is_over: Callable[[CallRecord, Cell], bool]) -> Plan[int]:
-    """Remove the calls of a shelf for which `is_over` is true; return how many. Trips as `revise`."""
+    """Remove the calls of a shelf that are over; return how many. Trips as `revise`."""
     return (yield from revise(session, shelf, lambda record, cell: None if is_over(record, cell) else record))
 
 
 def revise(session: Session, shelf: Shelf, change: Callable[[CallRecord, Cell], CallRecord | None]) -> Plan[int]:
-    """Remove or rewrite the calls of a shelf; return how many were removed. One trip a page, more with changes."""
+    """Remove or rewrite the calls of a shelf; return how many were removed.
+
+    One trip a page, more with changes.
+    """
     calls, hits, removed = Cells(session, CALLS, shelf.thread_id), Cells(session, COUNTS, shelf.thread_id), 0
     page = yield from calls.page()
     while page:

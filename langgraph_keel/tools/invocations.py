@@ -44,13 +44,13 @@ class Invocations:
         return name
 
     def find(self, config: Mapping[str, Any]) -> str:
-        """Return the name of the invocation behind a config; empty if it has called no tool."""
+        """Return the name of a config's invocation; empty if it called no tool."""
         with self._lock:
             return self._names.get(id(_find_run(config)), (None, ""))[1]
 
 
 def _find_run(config: Mapping[str, Any]) -> object:
-    """Return the current run, or if it is ambiguous LangGraph's control object, which runs may share."""
+    """Return the current run, or LangGraph's control object if several runs share it."""
     control = run_of(config)
     runs = find_runs(control)
     return next(iter(runs)) if len(runs) == 1 else control

@@ -1,4 +1,4 @@
-"""The keys of calls: a keyed hash over the tool's name and its validated arguments. Equal calls have equal keys.
+"""The keys of calls: a keyed hash over the tool's name and validated arguments.
 
 The arguments are the model's, after validation by the tool's own schema: defaults are filled in, "1" equals 1 for an
 int, and injected arguments (state, store, ids) are excluded. They are written as canonical JSON (RFC 8785), in which a
@@ -46,13 +46,13 @@ _TOOLS = "tools"
 
 
 class HashSecret:
-    """The key of the hash: given by the program, or generated once and kept in the store."""
+    """The key of the hash: given, or generated once and kept in the store."""
 
     def __init__(self, given: bytes | None) -> None:
         self._secret = given
 
     def read(self, session: Session) -> Plan[bytes | None]:
-        """Return it; `None` if the store has none, and thus no calls. One trip, unless it is known."""
+        """Return it; `None` if the store has none, and thus no calls. At most one trip."""
         if self._secret is not None:
             return self._secret
         kept = yield from Cells(session, SECRETS, None).find(_TOOLS)
@@ -68,7 +68,7 @@ class HashSecret:
 
 
 def arguments_of(tool: BaseTool, args: Mapping[str, Any], ignore: Collection[str] = ()) -> dict[str, Any]:
-    """Return a call's arguments, validated by the tool's schema, without injected ones."""
+    """Return a call's arguments, validated by the schema, without injected ones."""
     model, injected = _model_of(tool.get_input_schema(), _names_in(tool.tool_call_schema), frozenset(ignore))
     given = {name: value for name, value in args.items() if name not in injected}
     if model is None:
@@ -98,7 +98,7 @@ def _is_model(schema: Any) -> bool:
 def _model_of(
     schema: Any, known: frozenset[str] | None, ignore: frozenset[str]
 ) -> tuple[type[BaseModel] | None, frozenset[str]]:
-    """Return the model for validation, with optional injected arguments, and the names of these."""
+    """Return the validation model with optional injected arguments, and their names."""
     # LangChain's `tool_call_schema` is not enough: it drops aliases, settings (`extra="allow"`) and validators.
     if known is None or not _is_model(schema):
         return None, frozenset(ignore)
@@ -108,7 +108,7 @@ def _model_of(
 
 
 def version_of(tool: BaseTool | None, declared: str | None) -> str:
-    """Return a tool's version: the declared one, or a hash of its schema and (if readable) source."""
+    """Return a tool's version: declared, or a hash of its schema and source."""
     if declared is not None:
         return declared
     if tool is None:
@@ -140,12 +140,12 @@ def key_of(secret: bytes, tool: str, scope: Sequence[str], args: Mapping[str, An
 
 
 def canonical(tool: str, args: Mapping[str, Any]) -> Any:
-    """Return the arguments of a call as plain JSON that keeps different values different."""
+    """Return the arguments of a call as JSON; different values stay different."""
     return to_json(dict(args), f"tool {tool!r}, arguments")
 
 
 def to_json(value: Any, where: str) -> Any:
-    """Return a value as JSON, so that equal values are equal and different ones differ."""
+    """Return a value as JSON: equal values are equal, and different ones differ."""
     if value is None or (isinstance(value, bool | str) and not isinstance(value, Enum)):
         return value
     for kind, form in _FORMS.items():
@@ -219,7 +219,7 @@ _FORMS: Mapping[Any, Callable[[Any, str], Any]] = {
 
 
 def key_of_one(key: str, record: CallRecord) -> str:
-    """Return the key of a call that answers only itself. Keys of equal calls share the prefix `key`."""
+    """Return the key of a call that answers only itself; `key` is its prefix."""
     return f"{key}{OWN}{own_key(key, record)[:32]}"
 
 

@@ -1,4 +1,4 @@
-"""The ledger of tool calls: claimed before a tool runs, settled before its result is used.
+"""The ledger of tool calls: claimed before a tool runs, then settled.
 
 A call is a cell (see `engine.cells`) whose key is a hash of the call. Its header is a `CallRecord`; its body is the
 result, once the tool is done. Taking over a claim changes its token, so the former holder cannot settle it (fencing).
@@ -153,7 +153,7 @@ SECRETS: CellTable[bytes] = CellTable(
 
 
 def digest_of(name: str) -> str:
-    """Return the digest of a thread id or lineage for the key of a note: 32 hexadecimal digits."""
+    """Return the digest of a thread id or lineage: 32 hexadecimal digits."""
     return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -176,7 +176,7 @@ Each has its generation: 0 for the thread that made the call, and one more than 
 
 @dataclass(slots=True)
 class Claim:
-    """The right to make a call until `record.until`, unless renewed; or a claim not yet stored."""
+    """The right to make a call until `record.until`, stored or not yet."""
 
     shelf: Shelf
     key: str
@@ -216,7 +216,7 @@ class Doubtful:
 
 @dataclass(frozen=True, slots=True)
 class SpokenFor:
-    """The record under the key answers only another call and must stay: this call needs its own key."""
+    """The key has a record that answers only another call: use an own key."""
 
 
 Verdict: TypeAlias = Claim | Finished | Busy | Doubtful | SpokenFor
@@ -234,7 +234,10 @@ class Ledger:
         return Claim(shelf, key, self._session.new_token(), mine)
 
     def claim(self, draft: Claim, doubt: Doubtful | None = None) -> Plan[Verdict]:
-        """Claim a call unless it is running or made. One trip; one more to take over an existing record."""
+        """Claim a call unless it is running or made.
+
+        One trip; one more to take over an existing record.
+        """
         mine, suspect = draft.record, ""
         if doubt:
             draft.expected, draft.record = doubt.token, _continue_attempt(mine, doubt.record)
@@ -305,15 +308,15 @@ class Ledger:
             done = (yield from calls.swap_raw(draft.key, token, new)).done
 
     def settle(self, claim: Claim, settlement: Cell) -> Plan[bool]:
-        """Write the end of a call; return whether the claim was still ours. One trip, durable."""
+        """Write a call's end, durably; return whether the claim was ours. One trip."""
         return (yield from self._calls(claim.shelf).swap_raw(claim.key, claim.token, settlement)).done
 
     def settle_doubt(self, shelf: Shelf, key: str, expected: str | None, record: CallRecord, body: bytes) -> Plan[bool]:
-        """Write a person's decision on a doubt; return whether the doubt still existed. One trip."""
+        """Write a decision on a doubt; return whether the doubt still existed. One trip."""
         return (yield from self._calls(shelf).swap_raw(key, expected, self.cell(record, body=body))).done
 
     def read_equals(self, shelf: Shelf, key: str) -> Plan[dict[str, Kept[CallRecord]]]:
-        """Read the other calls with the same arguments as the call `key`. One trip for each 500."""
+        """Read the other calls with the same arguments as `key`. One trip for each 500."""
         calls = yield from self._calls(shelf).every(key.partition(OWN)[0])
         for other, kept in calls:
             if other != key and kept.record.state == UNKNOWN and (yield from adopt(self._session, shelf, other, kept)):
@@ -324,7 +327,10 @@ class Ledger:
         return others
 
     def take_over(self, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[Cell | None]:
-        """Take over the end of a call, with its body; `None` if another call was faster. One trip, or two."""
+        """Take over a call's end and body; `None` if another call was faster.
+
+        One trip, or two.
+        """
         calls, cell, left = self._calls(shelf), kept.cell, None
         yield from tell_settlement(self._session, shelf, key, kept)
         if kept.record.state == DONE:
@@ -336,7 +342,7 @@ class Ledger:
         return cell if (yield from calls.swap_raw(key, kept.token, left)).done else None
 
     def note_doubt(self, shelf: Shelf, key: str, token: str, record: CallRecord) -> Plan[None]:
-        """Update a doubt under its token, if it still exists, after a person was asked. One trip."""
+        """Update a doubt, if it still exists, after a person was asked. One trip."""
         yield from self._calls(shelf).swap_raw(key, token, self.cell(record, token=token))
 
     def _calls(self, shelf: Shelf) -> Cells[CallRecord]:
@@ -359,7 +365,7 @@ class Original(NamedTuple):
 
 
 def find_original(session: Session, shelf: Shelf, key: str, record: CallRecord) -> Plan[Original]:
-    """Return where to settle a call of unknown outcome, and its end if another thread recorded it.
+    """Return where to settle an unknown outcome, and its end if recorded elsewhere.
 
     The original is the first thread of `SHARERS` that still has the call. A `skip` in another thread is valid only
     there. Two trips, and one a page of each noted thread.
@@ -390,12 +396,12 @@ def find_original(session: Session, shelf: Shelf, key: str, record: CallRecord) 
 
 
 def may_run_again(record: CallRecord) -> bool:
-    """Return whether a person allowed a retry of a call that did not happen yet."""
+    """Return whether a person allowed a retry that has not happened yet."""
     return record.state == FAILED and record.decided == "retry"
 
 
 def as_brought(session: Session, shelf: Shelf, kept: Kept[CallRecord]) -> Plan[Kept[CallRecord]]:
-    """Return a call to be retried as unknown if another store has it too. One trip, or none."""
+    """Return a call to retry as unknown if another store has it. One trip, or none."""
     record = kept.record
     if not may_run_again(record) or shelf.thread_id is None:
         return kept
@@ -412,13 +418,13 @@ def share_call(session: Session, lineage: str, source: str, target: str) -> Plan
 
 
 def adopt(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[bool]:
-    """Write the end of a call that another thread recorded (`find_original`). One more trip if so."""
+    """Write the end of a call that another thread recorded; see `find_original`."""
     end = (yield from find_original(session, shelf, key, kept.record)).end
     return end is not None and (yield from Cells(session, CALLS, shelf.thread_id).swap_raw(key, kept.token, end)).done
 
 
 def tell_settlement(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[None]:
-    """Append a person's decision to the audit trail if it is missing. No trip, or six and more."""
+    """Append a missing decision to the audit trail. No trip, or six and more."""
     record = kept.record
     if record.untold:  # the process that wrote it may have died before it appended it
         at, secret, content = event_of(key, record)
@@ -449,26 +455,32 @@ def is_same_call(record: CallRecord, mine: CallRecord) -> bool:
 
 
 def speaks_for_one(record: CallRecord) -> bool:
-    """Return whether a record answers no other call: it used a person's answer, asks, or has no result."""
+    """Return whether a record answers no other call.
+
+    It used a person's answer, asks a question, or has no result.
+    """
     return record.is_persons or record.state == WAITING or (record.state == DONE and not record.is_kept)
 
 
 def is_past(record: CallRecord, mine: CallRecord) -> bool:
-    """Return whether no run will resume a call: it has no step, or another one in the same graph and thread."""
+    """Return whether no run will resume a call.
+
+    Its step is unknown, or another one of the same graph and thread.
+    """
     places = [(call.thread_id, call.checkpoint_ns) for call in (record, mine)]
     is_of_another_step = places[0] == places[1] and record.checkpoint_id != mine.checkpoint_id
     return not record.task_id or is_of_another_step
 
 
 def begins_with(key: str, given: str) -> bool:
-    """Return whether a key matches a prefix of it, or of both of its parts (`errors.short_key`)."""
+    """Return whether a key matches a prefix of it or of its parts (`short_key`)."""
     stem, _, own = given.partition(OWN)
     whole, _, rest = key.partition(OWN)
     return whole.startswith(stem) and rest.startswith(own)
 
 
 def is_lost(kept: Kept[CallRecord], watch: Watch, asked: float) -> bool | None:
-    """Return whether the outcome of a call is unknown; `None` if its claim must be watched."""
+    """Return whether a call's outcome is unknown; `None` to watch its claim."""
     record = kept.record
     if record.state != CLAIMED:
         return record.state == UNKNOWN
@@ -491,7 +503,7 @@ def log_watch(key: str, record: CallRecord) -> None:
 
 
 def _continue_attempt(mine: CallRecord, before: CallRecord) -> CallRecord:
-    """Return a claim that continues an earlier attempt at the call, with its idempotency key."""
+    """Return a claim that continues an earlier attempt and its idempotency key."""
     state = UNKNOWN if before.state in (CLAIMED, DONE) else before.state
     mine = replace(mine, lineage=before.lineage, before=state)
     if not is_same_call(before, mine):
@@ -578,7 +590,7 @@ def shelf_of(thread_id: str | None) -> Shelf:
 
 
 class CallPages:
-    """Reads the calls of a thread, or with `None` those that threads share, in the order of their keys."""
+    """Reads the calls of a thread (`None`: those that threads share), by key."""
 
     def __init__(self, session: Session, thread_id: str | None) -> None:
         self._session, self._shelf = session, shelf_of(thread_id)
@@ -586,7 +598,7 @@ class CallPages:
         self._is_whole = False
 
     def next(self) -> Plan[Sequence[KeptCall] | None]:
-        """Return the next page; `None` after the last one. Two trips, and those of `find_original`."""
+        """Return the next page; `None` at the end. Two trips and `find_original`'s."""
         if self._is_whole:
             return None
         session, thread_id = self._session, self._shelf.thread_id

@@ -1,4 +1,4 @@
-"""Refuses tools of a sync graph whose `ToolNode` has only a cache's async wrapper, which it would not call."""
+"""Refuses tools of sync graphs whose `ToolNode` has only a cache's async wrapper."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _LoneHandler(ToolHandler):
 
 
 def _find_node() -> tuple[BaseTool | None, tuple[Any, Any]]:
-    """Return the tool about to run and the wrappers of its `ToolNode`, from the call stack."""
+    """Find the tool about to run and its `ToolNode`'s wrappers on the call stack."""
     tool, frame = None, sys._getframe().f_back
     while frame is not None:
         owner = frame.f_locals.get("self")
@@ -51,5 +51,5 @@ _handler: ContextVar[Any] = ContextVar("keel_lone", default=_HANDLER)
 
 @cache
 def watch() -> None:
-    """Register the handler with LangChain, once, for the first `ToolCache` of this process."""
+    """Register the handler with LangChain, once per process."""
     register_configure_hook(_handler, inheritable=True)

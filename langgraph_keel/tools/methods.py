@@ -12,7 +12,7 @@ class ToolMethods(Component):
     """`saver.tools`: lists the tool calls in the ledger, and settles unknown outcomes."""
 
     def _calls(self, thread_id: str | None) -> Pages[KeptCall]:
-        """Yield the tool calls of a thread (see `ToolCache`), or with `None` those that threads share."""
+        """Yield the tool calls of a thread, or with `None` those that threads share."""
         return CallPages(self.engine.session, thread_id)
 
     calls, acalls = iterator_faces(_calls)
@@ -27,7 +27,7 @@ class ToolMethods(Component):
         by: str | None = None,
         moved: bool = False,
     ) -> Plan[None]:
-        """Settle a tool call whose outcome is unknown. The audit trail records the decision.
+        """Settle a tool call whose outcome is unknown; the audit trail records it.
 
         Args:
             thread_id: The call's thread; `None` for a call that threads share (`scope="shared"` or a function). See

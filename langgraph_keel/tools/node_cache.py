@@ -26,7 +26,7 @@ _ASKED = {RESUME, INTERRUPT, ERROR}
 
 @publish
 class KeelCache(BaseCache[Any]):
-    """Results of nodes and tasks with a `cache_policy`, on any backend, shared by all threads and processes.
+    """Caches results of nodes and tasks for all threads and processes.
 
         graph = builder.compile(checkpointer=saver, cache=KeelCache(saver))
 

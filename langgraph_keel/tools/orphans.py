@@ -26,7 +26,7 @@ NOTE = "invocation"
 
 
 class Parting(NamedTuple):
-    """The outermost graph in which the steps of two calls differ, and the checkpoints of these steps."""
+    """The outermost graph in which two calls' steps differ, and their checkpoints."""
 
     namespace: str
     theirs: str
@@ -34,12 +34,12 @@ class Parting(NamedTuple):
 
 
 def steps_of(record: CallRecord) -> Mapping[str, str]:
-    """Return the checkpoint of a call's step in its own graph and in each enclosing one."""
+    """Return the checkpoints of a call's step in its own and all enclosing graphs."""
     return record.steps or {record.checkpoint_ns: record.checkpoint_id}
 
 
 def find_parting(record: CallRecord, mine: CallRecord) -> Parting | None:
-    """Return where the paths of two calls diverge; `None` if in the same step, or unknown."""
+    """Return where the paths of two calls diverge; `None` if nowhere, or unknown."""
     theirs, ours = steps_of(record), steps_of(mine)
     for namespace in sorted(ours, key=len):
         if namespace in theirs and theirs[namespace] != ours[namespace]:
@@ -57,7 +57,7 @@ class Past:
     originals: Set[str]  # of the twins on the path
 
     def knows(self, record: CallRecord, checkpoint_id: str) -> bool:
-        """Return whether the state contains the result of a call of this checkpoint's step."""
+        """Return whether the state has the result of a call of this checkpoint's step."""
         is_told = not (self.way | self.originals).isdisjoint(record.past_of)
         is_told |= not self.steps.isdisjoint(record.told_at)
         return is_told or self.has(checkpoint_id, record.invocation)
@@ -87,7 +87,7 @@ def read_past(moments: Sequence[NodeAndHeader], starts: Iterable[Node]) -> Past:
 
 
 def _original(header: Header, headers: Mapping[Any, Header]) -> Header | None:
-    """Return a twin's original header, or the checkpoint's own; `None` if the original is gone."""
+    """Return a twin's original header, or its own; `None` if the original is gone."""
     for _ in headers:  # stored references may be circular
         mark = next((mark for mark in (REWOUND_TO, BRANCHED_FROM) if mark in header.metadata), None)
         if mark is None:
@@ -120,7 +120,7 @@ def find_orphan(
     config: Mapping[str, Any],
     is_patient: bool,
 ) -> Plan[Orphan | Pending | None]:
-    """Return the orphan that a call continues; `None` if all equal calls are other calls. One trip, or none.
+    """Return the orphan that a call continues, if any. One trip, or none.
 
     An equal call is past if it is of the same step, or the thread continued from its result: a step led from its
     checkpoint to ours. If an invocation stores no checkpoint before its end, its calls are recognized by its name.
@@ -158,7 +158,7 @@ def _is_own(record: CallRecord, mine: CallRecord) -> bool:
 
 
 def _choose(orphans: Collection[Orphan], equals: Mapping[str, Kept[CallRecord]], mine: CallRecord) -> Orphan | None:
-    """Return the orphan that a call continues: preferably one of the same id, else the first."""
+    """Return the orphan that a call continues: one with its id, otherwise the first."""
     lost = {orphan.key for orphan in orphans}
     # Calls with one idempotency key are one call on several branches: no orphan if the thread contains one of them.
     known = {kept.record.lineage for key, kept in equals.items() if key not in lost}

@@ -1,4 +1,4 @@
-"""Answers tool calls in a replay from the ledger of the replayed thread, or refuses them.
+"""Answers tool calls in a replay from the replayed thread's ledger, or refuses.
 
 Such calls are not claimed, and the ledger is not written. A tool runs only if the replay allows it by name.
 """
@@ -106,7 +106,7 @@ class Playback:
         return self._guard.refuse(tool, reason, is_new=is_new, called=dict(args))
 
     def _explain_change(self, call: Call, args: Mapping[str, Any], known: Mapping[str, CallRecord]) -> str | None:
-        """Explain a call that differs only by additions of the tool's schema; otherwise return `None`."""
+        """Explain a call that differs only by additions of the schema, if it does."""
         added = [name for name in call.args if name not in args]
         if not added:
             return None
@@ -122,7 +122,7 @@ class Playback:
 
 
 def _calls_under(keys: Collection[str], known: Mapping[str, CallRecord]) -> dict[str, CallRecord]:
-    """Return the recorded calls under one of these keys, or an own key derived from one."""
+    """Return the recorded calls under these keys, or own keys derived from them."""
     return {
         key: record
         for key, record in known.items()

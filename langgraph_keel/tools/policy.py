@@ -1,4 +1,4 @@
-"""The settings of a tool: when its results are reused, and what happens after a call was cut off."""
+"""The settings of a tool: reuse of its results, and calls that were cut off."""
 
 from __future__ import annotations
 

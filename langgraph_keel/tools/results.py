@@ -1,4 +1,4 @@
-"""Stored and replayed results of tools; errors, questions and answers about unknown outcomes."""
+"""Stored results of tools; errors, questions and answers about unknown outcomes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def messages_in(result: Any) -> list[BaseMessage]:
 
 
 def _map_messages(result: Any, change: ChangeMessage) -> Any:
-    """Return a result with its messages changed: a message, a command with messages, or a list of both."""
+    """Return a result with its messages changed, also in commands and lists."""
     if isinstance(result, BaseMessage):
         return change(result)
     if isinstance(result, list):
@@ -73,7 +73,7 @@ def _map_messages(result: Any, change: ChangeMessage) -> Any:
 
 
 def can_be_replayed(result: Any, call_id: str) -> bool:
-    """Return whether a result can answer another call: every mention of its call id can be replaced."""
+    """Return whether a result can answer another call: its call id is replaceable."""
     if not call_id or isinstance(result, ToolMessage):
         return True
     # Searched in the bytes of Keel's serializer: another one's may be compressed or encrypted.
@@ -81,7 +81,7 @@ def can_be_replayed(result: Any, call_id: str) -> bool:
 
 
 def for_call(result: Any, old_id: str, new_id: str) -> Any:
-    """Return a copy of a result with another call's id, in messages without ids of their own."""
+    """Return a copy of a result with another call id, and without message ids."""
 
     def answer(message: BaseMessage) -> BaseMessage:
         if not isinstance(message, ToolMessage):
@@ -122,7 +122,7 @@ def shorten(result: Any, reference: str, limit: int) -> Any:
 
 
 def reference_of(shelf: Shelf, key: str, body: bytes) -> str:
-    """Return the reference to a full result, with a digest: the call may later have another result."""
+    """Return the reference to a full result, with a digest of it."""
     return f"{_SHARED if shelf.thread_id is None else _OF_THREAD}:{key}:{_digest(body)}"
 
 
@@ -142,7 +142,7 @@ def _digest(body: bytes) -> str:
 
 
 def ask_person(call: Call, doubt: Doubtful, answers: Answers, original: Original) -> tuple[str, Any]:
-    """Ask a person; return the decision and the result, if any. For `original` see `find_original`."""
+    """Ask a person; return the decision and the result, if any."""
     question = question_of(call, doubt, original)
     # LangGraph replays all answers of a task at every attempt. An answer to an earlier question could then be mistaken
     # for one to this question. So only the first question about a call may be answered without naming the attempt.
@@ -203,7 +203,7 @@ def question_of(call: Call, doubt: Doubtful, original: Original) -> dict[str, An
 
 
 def number_questions(raised: GraphInterrupt, config: RunnableConfig, place: int) -> None:
-    """Set the ids of questions to those that LangGraph expects, if an answer came between asking and showing."""
+    """Correct the ids of questions if an answer came before they were shown."""
     task_ns = (config.get("configurable") or {}).get("checkpoint_ns", "")
     former = [interrupt_id_of(task_ns, number) for number in range(place)]
     for question in raised.args[0] if raised.args else ():

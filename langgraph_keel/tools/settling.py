@@ -49,7 +49,7 @@ def settle_call(
     now: int,
     watch: Watch,
 ) -> Plan[None]:
-    """Record a person's decision on a call, also in the audit trail; see `saver.tools.settle`."""
+    """Record and audit a person's decision on a call; see `saver.tools.settle`."""
     check_by(by)
     shelf = shelf_of(thread_id)
     if not isinstance(key, str) or len(key) < _LEAST:
@@ -96,7 +96,7 @@ def settle_call(
 def _watch_one(
     session: Session, shelf: Shelf, key: str, now: int, watch: Watch
 ) -> Plan[tuple[str, Kept[CallRecord], bool]]:
-    """Find a call and whether its outcome is unknown. It may watch the claim for a lease."""
+    """Find a call and whether its outcome is unknown; may watch the claim."""
     where = "shared by threads" if shelf.thread_id is None else f"of thread {shelf.thread_id!r}"
     is_watched = False
     while True:

@@ -1,4 +1,4 @@
-"""Statistics of a cache: hits and misses in this process, and the stored number of hits of each call.
+"""Statistics of a cache: hits and misses here, and stored hits of each call.
 
 Counts are collected in memory and written every few seconds, so a killed process loses the last ones. No result
 depends on them.

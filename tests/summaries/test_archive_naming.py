@@ -73,7 +73,7 @@ def test_what_names_nothing(memory_box: Box) -> None:
             box.call("restore", graph, [odd])
         with pytest.raises(InvalidInput, match="must be a str"):
             box.call("message", odd)
-        with pytest.raises(InvalidInput, match="must be a text"):
+        with pytest.raises(InvalidInput, match="must be a str"):
             box.call("search", odd)
     with pytest.raises(InvalidInput, match="graph must be"):
         box.call("restore", None)

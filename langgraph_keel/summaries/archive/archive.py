@@ -1,4 +1,4 @@
-"""The archive of a thread: reads, searches and restores removed messages; shown as text and HTML."""
+"""The archive of a thread: reads, searches, restores and shows removed messages."""
 
 from __future__ import annotations
 
@@ -109,7 +109,9 @@ def _row(entry: Archived) -> str:
 
 @publish
 class Archive(Sequence[Archived]):
-    """The archived parts of a thread, oldest first. Access them by position (`archive[0]`) or id (`archive["1f…"]`).
+    """The archived parts of a thread, oldest first.
+
+    Access parts by position (`archive[0]`) or id (`archive["1f…"]`).
 
     Parts are read on demand, and again at each access: to use them repeatedly, call `entries()` once (`list(archive)`
     reads twice, for the length first). Indexing and iterating block; in an asynchronous program, use the methods that
@@ -217,7 +219,7 @@ class Archive(Sequence[Archived]):
     message, amessage = faces(_message)
 
     def _search(self, text: str, limit: int | None = None, *, semantic: Any = None) -> Plan[list[FoundMessage]]:
-        """Return archived messages that contain `text` (case-insensitive), oldest part first.
+        """Return archived messages that contain `text`, ignoring case, oldest part first.
 
         Searches every branch of the thread, as `messages`.
 

@@ -1,4 +1,4 @@
-"""The rule that archives messages removed by other code: `KeelSaver(..., archive_removed=True)`.
+"""The rule of `archive_removed=True`: archives messages removed by other code.
 
 Before a checkpoint is stored, its lists are compared with the parent's. An edited message with the same id does not
 count as removed. Messages added and removed before a run's first checkpoint are not seen (`durability="exit"`).
@@ -49,7 +49,7 @@ from langgraph_keel.summaries.archive.storage import (
 def cut_deltas(
     session: Session, found: Found, channels: Mapping[str, list[BaseMessage] | None]
 ) -> Plan[Mapping[str, tuple[list[BaseMessage], list[BaseMessage]]]]:
-    """Return the messages before and after a step, of each delta channel that it cut. At most one trip."""
+    """Return messages before and after a step that cut delta channels. One trip."""
     # Only the writes show how a delta channel changes, and only the graph knows its reducer. Reducers for messages
     # interpret a write as `add_messages` does.
     own = {channel: list(_values(session.codec, found, channel)) for channel in channels}
@@ -86,7 +86,7 @@ def _read_overwrite(value: Any) -> list[Any] | None:
 
 
 def _before(codec: Codec, channel: str, line: Sequence[Found]) -> list[BaseMessage]:
-    """Return the messages of a channel at the first checkpoint of a line; the others are its ancestors."""
+    """Return a channel's messages at the first checkpoint; the others are ancestors."""
     values: list[Any] = []
     for place, found in enumerate(line):
         if place:
@@ -104,7 +104,7 @@ def _messages_of(value: Any) -> list[BaseMessage]:
 
 
 def _replay(before: Sequence[BaseMessage], values: Sequence[Any]) -> tuple[list[BaseMessage], list[BaseMessage]]:
-    """Return all messages that existed at some time, before their summary, and the remaining ones."""
+    """Return all messages that ever existed, and the remaining ones."""
     left = {_key(message): message for message in before}
     seen = dict(left)
     for value in values:
@@ -174,7 +174,10 @@ class ListChange:
 
 
 class ArchiveHook(Hook):
-    """Copies a thread's archive with the thread, and removes orphaned ones. Adds no trips to writes."""
+    """Copies archives with their threads, and removes orphaned ones.
+
+    It adds no trips to writes.
+    """
 
     hears_replays = True
     tables = (ARCHIVE,)
@@ -194,7 +197,7 @@ class ArchiveHook(Hook):
 
 
 class ArchiveRule(Hook):
-    """Archives messages removed from the lists of some channels (`None`: all), before a checkpoint is stored."""
+    """Archives messages removed from lists, before a checkpoint is stored."""
 
     hears_replays = True
 
@@ -202,12 +205,12 @@ class ArchiveRule(Hook):
         self._channels = channels
 
     def draft_put(self, session: Session, put: Put) -> None:
-        """Copy the lists before the first trip, because the program may change its own afterwards."""
+        """Copy the lists before the first trip, as the program may change its own."""
         values = put.checkpoint["channel_values"].items()
         put.notes[self] = {name: copy(value) if type(value) in (list, dict) else value for name, value in values}
 
     def before_put(self, session: Session, put: Put) -> Plan[None]:
-        """Archive messages of the parent that the checkpoint lacks. No trip if none was removed."""
+        """Archive messages that only the parent has. No trip if none was removed."""
         counted = put.metadata.get("counters_since_delta_snapshot") or ()
         step = Step(put.parent, put.metadata.get("step"), put.base, put.refs, put.notes[self], counted)
         # The memo knows the items of the parent's lists, so a write that removes nothing needs no trip for this.
@@ -308,7 +311,7 @@ def _find_change(
 
 
 def _find_unarchived(codec: Codec, gone: Sequence[BaseMessage], heads: Sequence[Archived]) -> list[BaseMessage]:
-    """Return the messages whose current version is not archived, except summaries, whose text is."""
+    """Return the messages that are not archived in their current version."""
     known = {pair for head in heads for pair in zip(head.message_ids, head.digests, strict=True)}
     kept = {
         id(message)

@@ -1,4 +1,4 @@
-"""Archived parts: records of the messages that a removal took from a state, and their stored form."""
+"""Archived parts: the messages of a removal as records, and their stored form."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def part_of(message: BaseMessage) -> str | None:
 
 
 def hosts_in(entries: Collection[Archived]) -> set[str]:
-    """Return the ids shared by a summary and a removed message, which only their facts distinguish."""
+    """Return the ids shared by a summary and a removed message."""
     return {entry.summary_id for entry in entries if entry.summary_id and entry.summary_id in entry.message_ids}
 
 
@@ -183,7 +183,7 @@ def key_in(message: BaseMessage, place: int) -> str:
 
 
 def summary_key(part: str) -> str:
-    """Return the key of a part's summary, whose id may also be that of a message of the part."""
+    """Return the key of a part's summary, whose id may be that of a message."""
     return f"summary {part}"
 
 
@@ -203,7 +203,7 @@ def _pack(entry: Archived) -> list[dict[str, Any]]:
 
 
 def _unpack(parts: Sequence[Any]) -> Archived:
-    """Return the part in a head, without id and thread. Checks every type, as the bytes are untrusted."""
+    """Return the part in an untrusted head, without id and thread."""
     (said,) = parts
     texts = {name: _check_type(said.get(name), str, name in _NEEDED) for name in _TEXTS}
     numbers = {name: _check_type(said.get(name), int, name != "step") for name in _NUMBERS}
@@ -237,7 +237,7 @@ def _check_type(value: Any, kind: type, is_needed: bool) -> Any:
 
 
 def in_order(entries: Collection[Archived]) -> list[Archived]:
-    """Return parts by time, but each after its previous one, because clocks may differ."""
+    """Return parts by time, but each after its previous one, as clocks may differ."""
     left = {entry.id: entry for entry in sorted(entries, key=lambda entry: (entry.at, entry.id))}
     ordered: list[Archived] = []
     while left:

@@ -1,4 +1,4 @@
-"""References to archived parts and messages: results of listings and searches, or printed ids."""
+"""References to archived parts and messages: search results, or printed ids."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _find_by_name(entries: Sequence[Archived], name: str) -> Archived | None:
 
 
 def position_of(entry: Archived, message_id: str) -> int | None:
-    """Return the position of a message in a part, and not that of a summary with the same id."""
+    """Return a message's position in a part, not that of a summary with its id."""
     inner = {place for place, _ in entry.inner}
     places = [place for place, name in enumerate(entry.message_ids) if name == message_id and name]
     return min(places, key=lambda place: (place in inner, place), default=None)

@@ -1,4 +1,4 @@
-"""Restores archived messages to a graph's state, in order: at their summary, or at the beginning."""
+"""Restores archived messages to a state: at their summary, or at the beginning."""
 
 from __future__ import annotations
 
@@ -108,7 +108,10 @@ def find_aside(
 
 
 def find_standing(entries: Collection[Archived], state: Any) -> set[str]:
-    """Return the parts of the summaries in a state, and their previous parts, including missing ones."""
+    """Return the parts, and previous parts, of the summaries in a state.
+
+    It includes parts that are not in the archive.
+    """
     parts, found = {entry.id: entry for entry in entries}, set[str]()
     others = {message.id for message in _messages(state) if message.id and not part_of(message)} - hosts_in(entries)
     values = [value for value in state.values() if isinstance(value, Mapping)] if isinstance(state, Mapping) else []
@@ -209,7 +212,7 @@ def fill(choice: Choice, channels: Mapping[str, Any], state: Any, read: Read) ->
 def _merge(
     order: list[str], entries: Sequence[Archived], wanted: Set[str], start: int, summaries: Summaries
 ) -> list[str]:
-    """Insert the wanted keys part by part, after the part's summary, or at `start` without one."""
+    """Insert the wanted keys after their part's summary, or at `start` without one."""
     current, placed, at = list(order), set[str](), start
     behind = {part: key for key in current for part in summaries.parts_of(key)}
     for entry in entries:
@@ -260,7 +263,7 @@ class Summaries:
         return key in self._of
 
     def parts_of(self, key: str) -> dict[str, Archived | None]:
-        """Return the parts of a summary, including earlier summaries; `None` for a missing part."""
+        """Return the parts of a summary and of earlier ones; `None` for a missing part."""
         found, left = dict[str, Archived | None](), list(self._of.get(key, ()))
         for entry in left:  # which grows
             if entry.id not in found:
@@ -294,7 +297,7 @@ def messages_of(entries: Sequence[Archived], read: Read) -> dict[str, BaseMessag
 
 
 class Restoring:
-    """A running restore: computes updates for a graph's `update_state`, and checks their results."""
+    """A running restore: computes updates of a graph, and checks their results."""
 
     def __init__(
         self,
@@ -390,7 +393,7 @@ class Restoring:
             raise error
 
     def go_on_from(self, config: RunnableConfig) -> None:
-        """Continue from the written checkpoint, if the user named one: it may not be the latest."""
+        """Continue from the written checkpoint, if the user named a checkpoint."""
         if configurable(self.config).get("checkpoint_id"):
             self.config = {**self.config, "configurable": {**configurable(self.config), **configurable(config)}}
 
@@ -435,7 +438,7 @@ class Restoring:
 def _as_read(
     saver: BaseCheckpointSaver[Any], space: str, config: RunnableConfig, is_latest: bool
 ) -> BaseCheckpointSaver[Any]:
-    """Return a saver that reads a checkpoint as before, and treats it as the latest if it was.
+    """Return a saver that reads a checkpoint as before, as the latest if it was.
 
     LangGraph's `update_state` reads the checkpoint again. The written list would lack messages that another process
     added in between, so the write is refused, as for a run that was overtaken. If the checkpoint is gone, LangGraph

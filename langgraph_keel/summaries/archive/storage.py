@@ -51,7 +51,10 @@ _ID = 24
 
 
 def archive_messages(session: Session, removal: Removal, is_first_hand: bool = True) -> Plan[Archived]:
-    """Archive messages. One trip, and one for each further megabyte; twice as many if repeated."""
+    """Archive messages.
+
+    One trip, and one for each further megabyte; twice as many if repeated.
+    """
     items = [session.codec.pack_item(message) for message in removal.messages]
     bodies = [body_of(piece) for piece in _pieces(items)]
     entry = _entry(session.codec, removal, session.clock(), sum(map(len, items)), len(bodies) - 1)
@@ -108,7 +111,7 @@ def _entry(codec: Codec, removal: Removal, now: datetime, nbytes: int, pieces: i
 
 
 def read_archived(session: Session, thread_id: str) -> Plan[list[Archived]]:
-    """Return a thread's parts, oldest first, each after its previous one. A trip for each 500."""
+    """Return a thread's parts in order (`in_order`). One trip for each 500."""
     archive = archive_of(session, thread_id)
     cells = yield from archive.every_raw()
     return in_order([part_in(archive, key, cell) for key, cell in cells if ID.fullmatch(key)])
@@ -128,7 +131,7 @@ def read_messages(session: Session, thread_id: str, part: str) -> Plan[list[Base
 
 
 def read_parts(session: Session, thread_id: str, entries: Sequence[Archived]) -> Plan[dict[str, list[BaseMessage]]]:
-    """Return the messages of existing parts by part id. One trip for several megabytes."""
+    """Return the messages of existing parts by id. One trip for several megabytes."""
     found: dict[str, list[BaseMessage]] = {}
     for page in pages_of(entries):
         keys = [key for entry in page for key in (*_keys(entry), entry.id)]
@@ -197,7 +200,10 @@ def pin(session: Session, thread_id: str, part: str, pinned: bool) -> Plan[Archi
 
 
 def remove_archived(session: Session, thread_id: str, part: str) -> Plan[None]:
-    """Remove a part permanently, its head first. Two trips; for a large part three, and its pieces one by one."""
+    """Remove a part permanently, its head first.
+
+    Two trips; for a large part three, and its pieces one by one.
+    """
     entry, cell = yield from _read_head(session, thread_id, part)
     archive = archive_of(session, thread_id)
     pieces = (yield from archive.every_raw(f"{part}.")) if entry.pieces else ()
@@ -207,7 +213,7 @@ def remove_archived(session: Session, thread_id: str, part: str) -> Plan[None]:
 
 
 def find_way(session: Session, at: Address) -> Plan[tuple[set[str], set[str]]]:
-    """Return the checkpoints on the path to one, and those known to be on other branches. One trip."""
+    """Return the path to a checkpoint, and those known to be elsewhere. One trip."""
     graph = yield from session.store.read_graph(at.thread_id)
     nodes = [node for node in graph.nodes if node.address.checkpoint_ns == at.checkpoint_ns]
     ids = [str(node.address.checkpoint_id) for node in nodes]
@@ -236,7 +242,7 @@ def remove_orphans(session: Session, thread_id: str) -> Plan[None]:
 
 
 def take_back(session: Session, entry: Archived) -> Plan[None]:
-    """Remove a part archived by mistake, unless it existed before. See `remove_archived`."""
+    """Remove a part archived by mistake, unless it existed before."""
     if not entry.pinned and len(entry.starts) < 2:
         with suppress(NotFound):
             yield from remove_archived(session, entry.thread_id, entry.id)
@@ -246,13 +252,19 @@ def take_back(session: Session, entry: Archived) -> Plan[None]:
 
 
 def copy_archive(session: Session, source: str, target: str) -> Plan[None]:
-    """Copy a thread's archive to a new thread. One trip if it is empty, else two and some for each cell."""
+    """Copy a thread's archive to a new thread.
+
+    One trip if it is empty, otherwise two and some for each cell.
+    """
     cells = yield from archive_of(session, source).every_raw()
     yield from _copy_cells(session, source, target, [key for key, _ in cells])
 
 
 def fork_archive(session: Session, source: str, target: str, fork: Graph, at: Address) -> Plan[None]:
-    """Copy to a fork the parts archived on its path. One trip; with parts, two more and those of the cells."""
+    """Copy to a fork the parts archived on its path.
+
+    One trip; with parts, two more and those of the cells.
+    """
     archive = archive_of(session, source)
     cells = yield from archive.every_raw()
     graph = (yield from session.store.read_graph(source)) if cells else fork
@@ -276,7 +288,10 @@ def _places(graph: Graph) -> set[tuple[str, str | None]]:
 
 
 def _copy_cells(session: Session, source: str, target: str, keys: Sequence[str]) -> Plan[None]:
-    """Copy cells undecoded, each part's head last. A trip for each cell, one for each lot, one at the end."""
+    """Copy cells undecoded, each part's head last.
+
+    One trip for each cell, one for each lot, and one at the end.
+    """
     ordered = sorted(keys, key=lambda key: (key[:_ID], -len(key), key))
     for start in range(0, len(ordered), _LOT):
         lot = ordered[start : start + _LOT]
