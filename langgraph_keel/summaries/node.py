@@ -199,7 +199,7 @@ class SlidingWindow(SummarizationNode):
 
         builder.add_node("window", SlidingWindow(saver, keep=("messages", 40)))
 
-    As `SummarizationNode`, without a model or a summary. If your provider requires a human message first, pin the first message.
+    As `SummarizationNode`, without a model or a summary. If your provider requires a human message first, pin it.
 
     Args:
         saver: The saver of the archive; default: the graph's saver.

@@ -49,7 +49,7 @@ from langgraph_keel.summaries.archive.storage import (
 def cut_deltas(
     session: Session, found: Found, channels: Mapping[str, list[BaseMessage] | None]
 ) -> Plan[Mapping[str, tuple[list[BaseMessage], list[BaseMessage]]]]:
-    """Return messages before and after a step that cut delta channels. One trip."""
+    """Return messages before and after a cut of delta channels. At most one trip."""
     # Only the writes show how a delta channel changes, and only the graph knows its reducer. Reducers for messages
     # interpret a write as `add_messages` does.
     own = {channel: list(_values(session.codec, found, channel)) for channel in channels}
