@@ -111,7 +111,7 @@ def test_a_store_that_cannot_look_for_it_says_so(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(saver.engine.session.store, "list_strays", fail)
         receipt = saver.retention.erase("ann")
         assert (receipt.threads, receipt.complete) == (("t",), False)
-        assert "Not done: what has no checkpoint could not be looked for: no" in str(receipt)
+        assert "Not done: threads without a checkpoint could not be searched: no" in str(receipt)
 
 
 # -- threads that cannot be read ---------------------------------------------------------------------------------------
