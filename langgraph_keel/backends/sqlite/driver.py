@@ -377,8 +377,8 @@ class Writer:
     def take_turn(self) -> bool:
         """Let the calling thread write if the writer is idle; return whether it may.
 
-        That saves two thread switches. Never in the main thread, where a signal may raise an exception between any two lines. LangGraph stores
-        checkpoints from its thread pool.
+        That saves two thread switches. Never in the main thread, where a signal may raise an exception between any two
+        lines. LangGraph stores checkpoints from its thread pool.
         """
         if current_thread() is main_thread() or not self._turn.acquire(blocking=False):
             return False

@@ -195,8 +195,8 @@ class Place(NamedTuple):
 def mark_of(checkpoint_id: str) -> int:
     """Return the start of an id as a number that sorts like the id.
 
-    Ids that are not uuids sort first. An index of these numbers is a third as large as an index of ids. LangGraph's uuids start with the time, so new ones
-    are appended to the index.
+    Ids that are not uuids sort first. An index of these numbers is a third as large as an index of ids. LangGraph's
+    uuids start with the time, so new ones are appended to the index.
     """
     digits = checkpoint_id.replace("-", "")[:15]
     if len(digits) == 15 and not digits.strip("0123456789abcdef"):
