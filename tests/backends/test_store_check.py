@@ -116,7 +116,7 @@ def test_a_row_of_postgres_that_is_listed_wrongly_is_found_and_mended(stored: Pl
         connection.execute("UPDATE keel_threads SET put_at = '2099' WHERE thread_id = 'chat'")
     (finding,) = found_in(stored)
     assert (finding.kind, finding.thread_id, finding.path) == ("decide", "chat", "keel_threads")
-    assert f"put to last at 2099, and its newest checkpoint {dict(listed)['chat']}" in finding.message
+    assert f"last write at 2099, but its newest checkpoint is of {dict(listed)['chat']}" in finding.message
     with psycopg.connect(stored.url) as connection:
         connection.execute(finding.advice.encode())
     assert found_in(stored) == []
@@ -124,7 +124,7 @@ def test_a_row_of_postgres_that_is_listed_wrongly_is_found_and_mended(stored: Pl
         assert [(info.thread_id, info.updated_at) for info in saver.threads()] == listed
     with psycopg.connect(stored.url) as connection:
         connection.execute("UPDATE keel_threads SET name = 'somebody' WHERE thread_id = 'chat'")
-    assert any("names a thread that it is not of: 'somebody'" in each.message for each in found_in(stored))
+    assert any("the name of another thread: 'somebody'" in each.message for each in found_in(stored))
 
 
 @pytest.mark.parametrize("stored", ["postgres"], indirect=True)
