@@ -145,7 +145,7 @@ def _report(names: Sequence[str], before: Any, after: Any, warnings: Sequence[st
     tables = [name.rpartition(".")[2].strip('"') for name in names]
     if all(any(table in warning for warning in warnings) for table in tables):
         raise AccessDenied("nothing was done, because this user may not VACUUM: " + "; ".join(warnings))
-    done = "the tables were written anew (VACUUM FULL)" if full else _USED_AGAIN
+    done = "the tables were rewritten (VACUUM FULL)" if full else _USED_AGAIN
     return Reclaimed(before[0], after[0], "; ".join([done, *warnings]))
 
 
