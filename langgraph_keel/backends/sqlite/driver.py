@@ -70,7 +70,7 @@ GROUP = 128
 READERS = 4
 """Maximum threads that read for event loops."""
 
-_BUSY = StoreBusy, "locked by another process for too long; nothing was written"
+_BUSY = StoreBusy, "locked by another process or thread for too long; nothing was written"
 _FULL = (
     StoreFull,
     "no space left; nothing was written. Free space on the disk, or prune or delete threads (which needs free space "
@@ -196,7 +196,7 @@ def carry_out(connection: sqlite3.Connection, work: Work) -> Any:
 
 
 def name_error(path: str, error: BaseException) -> BaseException:
-    """Return Keel's error for one of SQLite, a row or the lock file, else the same."""
+    """Translate an error of SQLite, a damaged row or the lock file to one of Keel."""
     if isinstance(error, sqlite3.Error):
         kind, what = _name_sqlite_error(path, error)
     elif isinstance(error, KeelError):
@@ -287,7 +287,7 @@ class Job:
         self.waiter = loop.create_future() if loop else None
 
     def claim(self) -> bool:
-        """Claim the job to run or abandon it; return `False` if it was claimed."""
+        """Claim the job, to run or abandon it; return `False` if already claimed."""
         return self._free.acquire(blocking=False)
 
     def wait(self, timeout: float = -1) -> bool:
@@ -432,7 +432,7 @@ class Writer:
             self._after_commit(any(job.work.removes for job in jobs))
 
     def _make_room(self) -> bool:
-        """Release the reserve so that the database can grow; return if there was one.
+        """Release the reserve so the database can grow; return whether there was one.
 
         Until the reserve is restored, deleted rows are not overwritten (`secure_delete`): a removal would write as much
         to the log as it deletes.

@@ -58,7 +58,7 @@ IN_ROOT = SITUATION.replace("{where}", OF_THREAD)
 IN_SUBGRAPH = SITUATION.replace("{where}", "nested")
 
 _MOST_REFS, _SHRINKS = 1 << 16, 32
-"""Maximum unpacked bytes of refs, in total and per stored byte.
+"""Maximum unpacked bytes of refs: a constant, plus a factor per stored byte.
 
 The growing numbers in refs compress to a tenth at best.
 """
@@ -103,7 +103,7 @@ INSERT_ENTRY = f"INSERT INTO {_ENTRY} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 # If the proof fails, the namespace is NULL and the row is ignored. INSERT ... SELECT took 1.5 times as long.
 INSERT_NEXT = f"INSERT OR IGNORE INTO {_ENTRY} VALUES (?, CASE WHEN {_PROOF} THEN ? END, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 TENS = 18
-"""Characters of an ISO time up to the tens of seconds, as `thread_index` keeps it."""
+"""Length of an ISO time to the tens of seconds, which is exact in `thread_index`."""
 
 INSERT_BATCH = (
     "INSERT INTO batches (namespace, checkpoint, mark, task, path, body) "
