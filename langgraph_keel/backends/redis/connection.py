@@ -93,7 +93,7 @@ _CLASSES: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
 _DAMAGED = "a thread is damaged"
 # Errors inside scripts are wrapped in text, differently in Redis 6 and 7.
 _CODES: tuple[tuple[str, type[StoreError], str], ...] = (
-    (r"\bKEELFOREIGN\b|\bWRONGTYPE\b", NotAKeelStore, "a key expected to be a thread's has other content"),
+    (r"\bKEELFOREIGN\b|\bWRONGTYPE\b", NotAKeelStore, "the key of a thread has content that is not Keel's"),
     (r"\bKEELDAMAGED\b", CorruptStore, _DAMAGED),
     (r"\bOOM\b", StoreFull, "the server is out of memory (maxmemory); nothing was written"),
     (r"\bREADONLY\b|write commands against a read only", ReadOnlyStore, "this is a replica, which may only be read"),
@@ -244,7 +244,7 @@ async def ask_node(client: AsyncClient, node: Any, *words: Any) -> Any:
 
 
 def check_url(url: str) -> None:
-    """Check that redis-py accepts a URL, which it checks late or not at all."""
+    """Check a URL, which redis-py itself would do late or not at all."""
     scheme, _, rest = url.partition("://")
     if scheme not in _SCHEMES:
         raise InvalidInput(

@@ -134,7 +134,7 @@ def selection(query: Query) -> tuple[str, ...]:
 def _read_members(
     keys: Keys, after: bytes = b"", limit: int = ALL, marks: Sequence[str] = (), oldest_first: bool = False
 ) -> StorePlan[Request, Replies, list[bytes]]:
-    """Read members after a member, in order, by marks if given; perhaps too many."""
+    """Read index members after `after`, in order; may return more than `limit`."""
     # Names are spread evenly, so each bucket is asked for about its share. A bucket that may have more of the page is
     # asked again; for pages of 50 threads, one list in a hundred does.
     part = limit if limit == ALL else min(limit, SHARE + limit // 64)
