@@ -200,11 +200,11 @@ def postgres_errors(place: str) -> Iterator[None]:
         if "password" in str(error) or (error.sqlstate or "").startswith("28"):
             raise AccessDenied(f"{place}: the server refuses this user or password") from None
         if "connection is bad: invalid" in str(error):  # before connecting: `invalid sslmode value: "x"`
-            raise InvalidInput(f"{place}: an option of the URL has an invalid value: {error}") from None
+            raise InvalidInput(f"{place}: an option of the URL has a wrong value: {error}") from None
         raise StoreUnavailable(f"{place}: {str(error).strip() or 'the connection broke'}") from error
     except psycopg.ProgrammingError as error:
         if error.sqlstate is None:  # raised by psycopg itself, which quotes the URL, perhaps with a password
-            raise InvalidInput(f"{place}: the URL cannot be parsed") from None
+            raise InvalidInput(f"{place}: the URL cannot be read") from None
         raise StoreError(f"{place}: {error}") from error
     except psycopg.Error as error:
         raise StoreError(f"{place}: {error}") from error

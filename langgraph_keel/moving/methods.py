@@ -47,7 +47,7 @@ class StatsMethods(EngineSaver):
     def _stats(self, /, *, on_progress: Progress | None = None, **wanted: Any) -> Plan[StoreStats]:
         """Measure the store by thread, channel and kind of record, and possible savings.
 
-        Reads everything page by page, and writes nothing. Tenants are included only in their own statistics.
+        Reads everything page by page, and writes nothing. A saver without a tenant does not count tenants.
 
         Args:
             on_progress: Called with the number of threads processed and the total.

@@ -81,8 +81,8 @@ class ProvenanceMethods(Component):
         `thread_id`, `checkpoint_id`, `label`, `messages` (OpenAI's chat format), `tools_called` (name to count),
         `calls` (model, parameters and offered tools of each call), `usage` (sum of tokens), `cost` (sum; `None` if a
         call does not report it), `is_pruned`, `steps`, `started_at`, `ended_at`, `drift`. If `is_pruned`, the first
-        checkpoints were removed, and `started_at` is `None`. So are `usage` and `cost`, unless a prune removed the
-        checkpoints, as it keeps their calls. One thread is in memory at a time.
+        checkpoints were removed, and `started_at` is `None`. Then `usage` and `cost` are `None` too, unless a prune
+        removed the checkpoints, as it keeps their calls. One thread is in memory at a time.
 
         Args:
             threads: Thread ids; by default all threads of the store, last activity first. A thread that continues
@@ -137,10 +137,9 @@ class ProvenanceMethods(Component):
         a node of the graph declares a `ConfigurableField` with that id.
 
         No tool acts. Tools in a `ToolCache` are answered from the thread's ledger. A tool call that the ledger cannot
-        answer ends the replay, even if the node catches the error. During a replay, no tool runs in any other thread
-        of this process that has no context, because its calls cannot be attributed. The main thread is excepted. Nodes
-        do run, so their own effects (a request, `tool.func()`, a write to a `Store`) are repeated. A node cache is not
-        used.
+        answer ends the replay, even if the node catches the error. While a replay runs, this process refuses tool
+        calls in an OS thread without a context, as it cannot attribute them; the main thread is excepted. Nodes do run,
+        so their own effects (a request, `tool.func()`, a write to a `Store`) are repeated. A node cache is not used.
 
         The replay compares the root graph's channels at each checkpoint, the requests and answers of all model calls,
         including those in subgraphs, and the questions to people. After the last checkpoint it compares questions and
@@ -194,8 +193,8 @@ class ProvenanceMethods(Component):
 
 
 def engine_apart(engine: Engine) -> Engine:
-    """Return an engine on the same store that records calls and ignores drift."""
-    # It also prunes nothing.
+    """Return an engine on the same store that records calls."""
+    # It ignores drift and prunes nothing.
     from langgraph_keel.provenance import capture
 
     capture.watch()
