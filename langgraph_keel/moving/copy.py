@@ -397,7 +397,7 @@ class StoreCopy:
         if mark is None:
             raise ThreadExists(f"thread {thread_id!r}: the target has a different thread with this id")
         if mark.digest not in ("", have.digest.hex()):
-            raise ThreadExists(f"thread {thread_id!r}: the copy in the target, of {mark.at}, was used since")
+            raise ThreadExists(f"thread {thread_id!r}: the target has a copy from {mark.at} that was used since")
         if mark.source != self._origin and have.graph.nodes and not have.is_akin_to(want):
             raise ThreadExists(f"thread {thread_id!r}: the target has a different thread, copied from {mark.source!r}")
 

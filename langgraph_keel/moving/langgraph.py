@@ -291,7 +291,7 @@ def _import_thread(
             if known:  # deleted here, but named explicitly
                 run(note(session, thread_id, MovedThread(is_whole=False, fingerprint="")), session.driver)
             is_late = not move_thread(session, reader, thread_id, index)
-    if is_late:  # another process imported it first, as with `moving_from`
+    if is_late:  # it was imported concurrently, as with `moving_from`
         report.checkpoints -= len(index.parents)
         return _import_thread(session, reader, thread_id, report, is_named=is_named)
     return "updated" if here else "imported"

@@ -72,7 +72,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-# -- records that wait -------------------------------------------------------------------------------------------------
+# -- waiting records ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)

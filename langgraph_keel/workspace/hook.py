@@ -95,9 +95,9 @@ class WorkspaceHook(RefHook):
             return
         if reading.config["configurable"].get(CONFIG_KEY_DURABILITY) != "sync":
             raise InvalidInput(
-                f"thread {reading.address.thread_id!r}: with workspace= a run needs durability='sync': otherwise the "
-                "next step changes files while they are saved. Nothing of this run was stored, and no node has run: "
-                "graph.invoke(..., durability='sync')"
+                f"thread {reading.address.thread_id!r}: with workspace= a run needs durability='sync', otherwise the "
+                "next step changes files while they are saved. Nothing of this run was stored, and no node has run. "
+                "Use graph.invoke(..., durability='sync')"
             )
         thread, run = name_thread(session, reading.address.thread_id), live.find_run(reading.config)
         yield Call(partial(self.shadow.begin, run, thread))

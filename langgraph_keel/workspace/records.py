@@ -98,7 +98,7 @@ class WorkspaceRestore(_Shown):
 
     def __str__(self) -> str:
         """Return a description of the result, path by path."""
-        lines = [f"{self.directory} {'is' if self.is_done else 'would be'} as it was at {self.checkpoint_id}"]
+        lines = [f"{self.directory} {'was' if self.is_done else 'would be'} restored to {self.checkpoint_id}"]
         for name, words in _FATES.items():
             paths = getattr(self, name)
             where = f" in {self.aside}" if name == "set_aside" and self.aside else ""

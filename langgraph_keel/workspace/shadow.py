@@ -306,7 +306,7 @@ class Shadow:
         )
 
     def _find_way(self, path: bytes, going: Collection[bytes]) -> tuple[bytes | None, bool]:
-        """Return the path in the way of a new one, and if it has a nested repository."""
+        """Return a path that blocks a new one, and whether it has a nested repository."""
         parts = path.split(b"/")
         for depth in range(1, len(parts) + 1):
             way = b"/".join(parts[:depth])
