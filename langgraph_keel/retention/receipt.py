@@ -18,8 +18,8 @@ from langgraph_keel.retention.reclaim import Reclaimed
 FEW = 20
 """Maximum number of threads that a dry run names."""
 BEYOND = (
-    "Results of tools that all threads share and that no thread of this person wrote.",
-    "Stores of LangGraph's other than saver.store(), and whatever tools, models and tracing have kept elsewhere.",
+    "Shared tool results that were not written by a thread of this person.",
+    "Other LangGraph stores than saver.store(), and data kept elsewhere by tools, models and tracing.",
 )
 """Data that no erasure reaches; listed if something was erased."""
 
@@ -124,7 +124,7 @@ class Receipt:
             if len(found) > FEW:
                 yield f"  {title}and {len(found) - FEW:,} more"
         if self.what == "data":
-            yield "Threads were not looked at" + ("" if self.items or self.problems else ", no item names this person")
+            yield "Threads were not searched" + ("" if self.items or self.problems else ", no item names this person")
         elif not (self.threads or self.shared or self.failed):
             yield "No thread names this person as its owner: is the id right?"
         yield f"User: SHA-256 {self.user_hash}, at {self.at}"
@@ -132,7 +132,7 @@ class Receipt:
         if self.failed:
             yield f"Not done: {count_of(len(self.failed), 'thread')}; see `failed`"
         if self.reclaimed:
-            yield f"Space after that: {self.reclaimed}"
+            yield f"Reclaimed space: {self.reclaimed}"
         yield from (f"Not erased: {sentence}" for sentence in self.exempt)
 
 

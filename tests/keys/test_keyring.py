@@ -217,7 +217,7 @@ def test_the_commands_make_show_and_rotate_keys(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("KEEL_KEYS", f"{new_key('2027')} {made['key']}")
     rotated = keel_json("keys", "rotate", "--url", url)
     assert rotated == {"before": "2026", "now": "2027"}
-    assert "'2027', the current one" in keel("keys", "show", "--url", url).stdout
+    assert "'2027' is current" in keel("keys", "show", "--url", url).stdout
     monkeypatch.delenv("KEEL_KEYS")
     assert "KEEL_KEYS_FILE" in keel("show", "t", "--url", url, status=1).output
 

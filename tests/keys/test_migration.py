@@ -354,7 +354,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = keel_json("keys", "migrate", "--reclaim", "--url", url)
     assert (done["is_done"], done["threads"], done["failed"]) == (True, 1, {})
     said = keel("keys", "migrate", "--url", url)
-    assert "nothing stands there in plain text any more" in said.stdout
+    assert "the store contains no more plain text" in said.stdout
     assert key[10:30] not in said.output
     assert "00000002" in keel("history", "t", "--url", url).stdout
     raw = b"".join(path.read_bytes() for path in tmp_path.iterdir())

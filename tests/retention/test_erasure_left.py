@@ -137,7 +137,7 @@ def test_a_damaged_thread_keeps_no_space_of_others(tmp_path: Path) -> None:
             say(saver, thread, "ann")
         damage(tmp_path / "keel.db", "refs", 1)
         reclaimed = saver.retention.reclaim_space(full=True)
-        assert reclaimed.note.startswith("1 damaged thread left alone: 'a'; the file was written anew")
+        assert reclaimed.note.startswith("1 damaged thread left alone: 'a'; the file was rewritten")
         assert ids(saver) == ["a", "b"]
 
 

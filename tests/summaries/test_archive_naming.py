@@ -131,7 +131,7 @@ def test_on_one_line(memory_box: Box) -> None:
     graph = trimmed(memory_box.saver)
     entry = memory_box.call("pin", memory_box.call("entries")[0])
     assert (
-        str(entry) == f"{entry.id[:12]}: 2 messages taken out by rule, step 2, {entry.at:%Y-%m-%d %H:%M:%S} UTC, pinned"
+        str(entry) == f"{entry.id[:12]}: 2 messages removed by rule, step 2, {entry.at:%Y-%m-%d %H:%M:%S} UTC, pinned"
     )
     (hit,) = memory_box.call("search", "said 1")
     assert str(hit) == f"{entry.id[:12]} #1  m1  ai: said 1"

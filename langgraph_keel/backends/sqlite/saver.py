@@ -92,7 +92,7 @@ def _rewrite(connection: Any, path: str, *, whole: bool) -> str:
             if whole or not isinstance(name_error(path, error), StoreFull):
                 raise
             return f"{free:,} of {pages:,} pages are free and will be used again; the disk has no room for a VACUUM"
-        return "the file was written anew (VACUUM)"
+        return "the file was rewritten (VACUUM)"
     if _ask(connection, "auto_vacuum") == 2:  # incremental
         # `execute` would run only one step, which returns one page.
         connection.executescript("PRAGMA incremental_vacuum")

@@ -34,7 +34,7 @@ LONG = 96
 """Displayed characters of a summary."""
 MOST = 12
 """Number of displayed parts, the newest ones."""
-_NAMES = ("part", "when", "messages", "taken out by", "what stands for them now")
+_NAMES = ("part", "when", "messages", "removed by", "summary")
 _COLOURS = {"summary": ("47,159,79", ".22"), "window": ("47,159,179", ".20"), "rule": ("127,127,127", ".18")}
 
 
@@ -77,7 +77,7 @@ def as_text(thread_id: str, entries: Sequence[Archived]) -> str:
 
 def _older(entries: Sequence[Archived]) -> Iterator[str]:
     if len(entries) > MOST:
-        yield f"… {len(entries) - MOST:,} older: entries() returns all"
+        yield f"… {len(entries) - MOST:,} older parts: see entries()"
 
 
 def as_html(thread_id: str, entries: Sequence[Archived]) -> str:

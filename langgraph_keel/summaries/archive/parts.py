@@ -110,7 +110,7 @@ class Archived:
         step = "" if self.step is None else f", step {self.step}"
         pinned = ", pinned" if self.pinned else ""
         held = count_of(self.count, "message")
-        return f"{self.id[:12]}: {held} taken out by {self.by}{step}, {self.at:%Y-%m-%d %H:%M:%S} UTC{pinned}"
+        return f"{self.id[:12]}: {held} removed by {self.by}{step}, {self.at:%Y-%m-%d %H:%M:%S} UTC{pinned}"
 
     def __repr__(self) -> str:
         """As `str`, because ids and summaries may be very long."""
