@@ -183,4 +183,4 @@ def test_a_thread_whose_writes_are_damaged_is_listed_without_a_status(
         found = {info.thread_id: info.status for info in saver.threads()}
     assert sorted(found) == ["a", "b"]
     assert sorted(found.values()) == ["", "waiting"]
-    assert "without what it is doing" in caplog.text
+    assert "listed without its status" in caplog.text
