@@ -400,9 +400,7 @@ class Timeline(Component):
                 raise InvalidInput("values= and as_node= need the graph's update_state: pass graph=, too")
             engine = engine_of(getattr(graph, "checkpointer", None))
             if engine is None or not engine.is_same_store(self.engine):
-                raise InvalidInput(
-                    "graph= writes values=, so it must be compiled with the saver of this timeline"
-                )
+                raise InvalidInput("graph= writes values=, so it must be compiled with the saver of this timeline")
         config = yield from fork_at(session, moment.address, thread_id, by)
         if writes:
             update = partial(graph.update_state, config, values, as_node=as_node)
