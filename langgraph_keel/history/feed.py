@@ -319,7 +319,7 @@ class Feed(Follower[Step, Event]):
         heads, is_late = {each.address.checkpoint_ns: each.address for each in reversed(found)}, False
         if now.head:
             is_late = bool(root and sequence_of(root.stamp) > sequence_of(now.head.stamp))
-            heads[""] = heads[""] if is_late else now.head.address  # what was put last may be on a branch
+            heads[""] = heads[""] if is_late else now.head.address  # the newest may be on a branch
         continued = {(each.address.checkpoint_ns, each.parent) for each in found}
         timeline = self._timeline(now.thread_id) if self._payload else None
         for stop in range(len(found), 0, -STRETCH):

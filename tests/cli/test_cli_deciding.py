@@ -179,7 +179,7 @@ def test_a_question_that_is_asked_again_says_what_was_called_since(
         elif way == "fork of a fork":
             saver.fork(at.config, "middle")
             saver.fork(config("middle"), thread_id)
-            assert "what 'paying' has called after this point: pay" in str(saver.status(thread_id))
+            assert "that 'paying' called after this point: pay" in str(saver.status(thread_id))
         else:
             saver.fork(at.config, thread_id)
         made.invoke(None, config(thread_id), durability="sync")

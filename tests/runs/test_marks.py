@@ -96,7 +96,7 @@ def test_a_live_run_is_not_cut_off_for_another_saver(saver: KeelSaver, reader: K
     (status,) = seen
     assert (status.state, status.can_go_on, status.next) == ("runs", False, ("b",))
     assert status.since == status.updated_at
-    assert f"is run by a process of {status.holder.partition('/')[0]} since {status.since}." in str(status)
+    assert f"is running in a process on {status.holder.partition('/')[0]} since {status.since}." in str(status)
 
 
 def test_a_gate_is_told_from_a_crash(saver: KeelSaver, reader: KeelSaver) -> None:

@@ -150,9 +150,7 @@ def happened_html(row: TimelineRow) -> Iterator[str]:
     elif summary:
         yield tag("div", summary)
     asked = [note for note in row.notes if note.tone in _ASKED]
-    for note, question in zip_longest(
-        asked, row.moment.interrupts[:MOST]
-    ):  # questions that are not plain text unfold on a click
+    for note, question in zip_longest(asked, row.moment.interrupts[:MOST]):  # structured ones unfold on a click
         is_text = question is None or isinstance(question.value, str)
         yield tag("div", _note_html(note)) if is_text else folded(_note_html(note), question_html(question))
     yield notes_html(note for note in row.notes if note.tone not in (*_BESIDE, *_ASKED, "summary"))
