@@ -63,7 +63,7 @@ async def test_a_decision_that_is_made_here_is_acted_on(place: Place, way: Any) 
         graph, _, paid = way(saver)
         (request,) = saver.approvals.pending("t")
         (said,) = request.warnings
-        assert said == "Thread 't' came from elsewhere, where its original may ask the same, and act on it."
+        assert said == "Thread 't' is a copy: its original may ask the same and act on it."
         assert said in str(saver.status("t"))
         await answer(saver, "sync", "t", way)
         assert (saver.status("t").state, saver.status("t").can_go_on) == ("decided", True)

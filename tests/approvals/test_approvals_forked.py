@@ -162,7 +162,7 @@ async def test_a_reviewer_is_told_that_a_fork_has_done_it(
     assert (found.state, found.can_go_on, said in str(found)) == ("decided" if is_decided else "waits", False, True)
     assert "that 'fork' called after this point: refund" in str(saver.status("other"))
     await run(graph, face, None, thread("other"))
-    asks = "Thread {!r}, of the same history, asks for refund, too: if both are approved, it is called twice."
+    asks = "Thread {!r}, of the same history, also asks for refund: if both are approved, it is called twice."
     assert [[*each.warnings] for each in saver.approvals.pending("other")] == [[said, asks.format("t")]]
     assert saver.approvals.get(request.id).warnings == (said, asks.format("other"))
     if not is_decided:  # with the warning

@@ -528,7 +528,7 @@ def test_a_worker_outlives_a_store_that_is_away(
     looks[0] = 0
     worker = saver.recover(five(saver, path), poll=0.01)
     assert next(worker).thread_id == "t"
-    assert "no threads are continued before the next look: gone for a moment" in caplog.text
+    assert "no threads are continued before the next poll: gone for a moment" in caplog.text
 
 
 def test_log_records_name_the_thread_and_the_attempt(saver: KeelSaver, caplog: pytest.LogCaptureFixture) -> None:

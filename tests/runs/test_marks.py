@@ -306,7 +306,7 @@ def test_a_run_that_lost_its_store_is_cut_off_once_that_is_back(
     hooks.before_put = tuple(before if each == draft else each for each in hooks.before_put)
     with pytest.raises(StoreUnavailable):
         graph(tapped, say("a"), say("b"), say("c")).invoke(GIVEN, CONFIG, durability="sync")
-    assert "why its run has stopped is not noted yet" in caplog.text
+    assert "the reason why its run stopped is not recorded yet" in caplog.text
     assert reader.status("t").state == "runs"  # as far as anybody else knows
     tap.is_away = tap.is_next = False
     assert saver.status("t").state == "cut off"
