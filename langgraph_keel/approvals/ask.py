@@ -56,7 +56,7 @@ _counting = Lock()
 
 _SHOWN = frozenset({"action", "args", "description", "allowed", *RESTRICTIONS})
 
-_OUTSIDE = "request_approval was called outside a graph with a checkpointer, or without the context of its node"
+_OUTSIDE = "request_approval was called outside of a graph with a checkpointer, or without the context of its node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def request_approval(
         description: A text for the reviewer.
         expires_in: Time until the request expires, in seconds or as a timedelta; by default it does not expire.
         on_expiry: The result of expiry: the agent gets a rejection ("reject"), or continues to wait ("wait").
-        approvers: The people who may decide; by default, or if `None` or empty, everyone.
+        approvers: The allowed reviewers; by default, or if `None` or empty, everyone.
         allowed: The allowed kinds of decision: approve, reject, edit, answer. By default, or if `None`, the first
             three.
 

@@ -18,7 +18,7 @@ _CENTURY = 100 * 365 * 86_400
 def check_question(action: object, description: object, on_expiry: object, revalidate: object) -> None:
     """Check the arguments of a question."""
     if not isinstance(action, str) or not action.strip():
-        raise InvalidInput(f"action must name what the agent wants to do, not {action!r}")
+        raise InvalidInput(f"action must name the action of the agent, not {action!r}")
     text_of(action, "action")
     if not isinstance(description, str):
         raise InvalidInput(f"description must be a text, not {description!r:.80}")

@@ -1,6 +1,6 @@
 """Records the questions of graphs, from their tasks' writes to the root namespace.
 
-See README.md, "What LangGraph tells a saver of questions".
+See README.md, "How LangGraph stores questions".
 """
 
 from __future__ import annotations

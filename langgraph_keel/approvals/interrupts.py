@@ -66,7 +66,7 @@ def asks_of(value: Any, schema: Any = None) -> Asks:
 
 
 def describe_question(value: Any) -> str:
-    """Return the question of an interrupt as text: actions with arguments, or its value."""
+    """Return the question of an interrupt as text: actions, or else its value."""
     asks = [ask for ask in asks_of(value) if ask.action]
     if asks:
         return ", ".join(f"{ask.action} {text_of(ask.args)}" if ask.args else ask.action for ask in asks)
@@ -87,7 +87,7 @@ def answer_of(value: Any, decisions: Sequence[Decision], schema: Any = None) -> 
         names = [f"{ask.action or 'the question'} (number {place})" for place, ask in enumerate(asks, 1)]
         missing = ", ".join(names[len(decisions) :])
         problem = f"none for {missing}" if missing else f"{len(decisions) - len(asks)} too many"
-        raise InvalidInput(f"an interrupt with {len(asks)} questions needs one decision for each, in order: {problem}")
+        raise InvalidInput(f"an interrupt with {len(asks)} question(s) needs a decision for each, in order: {problem}")
     return write(value, asks, [_allow(ask, decision) for ask, decision in zip(asks, decisions, strict=True)])
 
 

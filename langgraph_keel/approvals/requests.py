@@ -108,7 +108,7 @@ class ApprovalRequest:
         earlier: That decision, with the id of its request.
         args_hash: A hash of the arguments.
         allowed: The kinds of decision that are allowed.
-        approvers: The people who may decide; empty for everyone.
+        approvers: The allowed reviewers; empty for everyone.
         owner: The owner of the thread (`configurable["user_id"]`).
         expires_at: ISO time from which it cannot be decided; `None` is never.
         on_expiry: The result of expiry: the agent gets a rejection (`reject`), or continues to wait (`wait`).

@@ -128,7 +128,7 @@ def test_new_input_that_drops_a_question_is_told_once(
         assert other.approvals.get(request.id).status == "superseded"
         (told,) = caplog.messages
         status = "answered" if is_decided else "waiting"
-        assert f"asks this any more: {request.id} ({status})." in told
+        assert f"which drops these requests: {request.id} ({status})." in told
         assert "who?" not in told
         assert "saver.approvals.resume('t')" in told
 
