@@ -137,8 +137,9 @@ class HistoryMethods(EngineSaver):
         """Fork a thread at a checkpoint: into a new thread, or as a branch.
 
         A new thread contains the tool calls of its history and returns their stored results. If the outcome of such a
-        call is unknown, it must be settled in the new thread, too. Calls that the original made after that checkpoint
-        are not copied: the fork makes them again. Questions are asked again; decisions are not copied.
+        call is unknown, settle it in the original thread: the new one uses that result. Calls that the original made
+        after that checkpoint are not copied: the fork makes them again. Questions are asked again; decisions are not
+        copied.
 
         Args:
             at: A checkpoint of the root graph.
@@ -220,10 +221,10 @@ class ThreadHistory(Component):
                 stored_cursor = feed.cursor
 
         Events of all processes are delivered at least once, those of a thread in order. A checkpoint that is stored
-        again is delivered again. Status changes that are reverted between two polls, deletions, and the copied history
-        of a fork or copy are not reported. The feed stores nothing, and writes do not notify it. The polling interval
-        grows up to five times `poll` while nothing happens. A reviewer's decision triggers a poll immediately, if the
-        backend has notices.
+        again is delivered again. Intermediate statuses between two polls, deletions, and the copied history of a fork
+        or copy are not reported. The feed stores nothing, and writes do not notify it. The polling interval grows up to
+        five times `poll` while nothing happens. A reviewer's decision triggers a poll immediately, if the backend has
+        notices.
 
         A poll costs one or two round trips for the threads active in the last minute, one for those with steps left,
         and three for each changed thread. Every tenth poll covers an hour: events of a writer whose clock is slow

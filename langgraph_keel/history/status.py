@@ -172,7 +172,7 @@ class ThreadStatus:
         since, host = f" since {self.since}" if self.since else "", self.holder.partition("/")[0]
         unfinished = f"has {left}; it may be running, stopped, or cut off: {_LOOK}"
         if self.holder:
-            unfinished = f"has {left}; it is not known yet whether its process on {host} is alive: ask in 30 seconds"
+            unfinished = f"has {left}; whether its process on {host} is alive is not known yet: ask again in 30 seconds"
         if self.is_settled and not self.doubts:
             unfinished = f"has {left}, and its unknown tool calls are settled: graph.invoke(None, config) continues"
         return {

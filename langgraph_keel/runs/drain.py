@@ -51,7 +51,7 @@ def drain_runs(drain: live.Drain, grace: float) -> Plan[tuple[str, ...]]:
         yield Call(partial(keeper.flush, _LAST))
     threads = tuple(sorted({run.thread_id for run in left}))
     if threads:
-        _log.warning("drained, except for runs that have not finished their steps, on threads: %s", ", ".join(threads))
+        _log.warning("drained, except for runs that have not ended their steps, on threads: %s", ", ".join(threads))
     return threads
 
 
