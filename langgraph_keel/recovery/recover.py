@@ -213,9 +213,7 @@ class Recovery:
             self._retries.later(due)
             return None
         about = {"thread_id": due.thread_id, "checkpoint_id": due.checkpoint_id, "attempt": due.count + 1}
-        _log.info(
-            "taking over thread %r: attempt %d of %d", due.thread_id, due.count + 1, self._attempts, extra=about
-        )
+        _log.info("taking over thread %r: attempt %d of %d", due.thread_id, due.count + 1, self._attempts, extra=about)
         try:
             result = yield self._run(due)
         except Exception as error:
