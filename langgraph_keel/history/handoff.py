@@ -121,7 +121,7 @@ class Handoff:
 
 
 def quoted(text: Any, limit: int = 160) -> str:
-    """Return foreign text as one safe line of Markdown: no code, tags, links, controls."""
+    """Return foreign text as one line of Markdown, without code, tags and links."""
     return one_line(str(text), limit).translate(_ESCAPED)
 
 

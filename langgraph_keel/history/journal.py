@@ -1,4 +1,4 @@
-"""The journal of threads: runs, failures, notes and decisions, day by day, as Markdown."""
+"""The journal of threads: runs, failures, notes and decisions by day, as Markdown."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class StoredLabel(NamedTuple):
 
 def _unpack(parts: Sequence[Any]) -> StoredLabel:
     if not (isinstance(parts, list) and len(parts) == 3 and all(isinstance(part, str) for part in parts)):
-        raise TypeError("it does not hold what it should")
+        raise TypeError("it has parts of the wrong type")
     return StoredLabel(*parts)
 
 
@@ -83,7 +83,7 @@ def give_label(session: Session, address: Address, name: str) -> Plan[None]:
     if not isinstance(name, str) or not name.strip() or len(name) > LONGEST:
         raise InvalidInput(f"a label must be a text of 1 to {LONGEST} characters, not {name!r:.60}")
     if name.lstrip("-").isdigit():
-        raise InvalidInput(f"{name!r} cannot be a label: it would be taken for a position")
+        raise InvalidInput(f"{name!r} cannot be a label: numbers are positions")
     try:
         name.encode()
     except UnicodeEncodeError as error:

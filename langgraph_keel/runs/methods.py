@@ -45,7 +45,7 @@ class DrainMethods(EngineSaver):
         return Draining(self._engine, self.stack.drain, grace)
 
     def _drain(self, grace: float = 30.0) -> Plan[tuple[str, ...]]:
-        """End this saver's runs after their steps, for programs with own signal handlers.
+        """End this saver's runs after their steps, if your program handles signals.
 
         Works like `draining` after a signal; from then on, no run can start on this saver. In a running loop, the
         blocking form does not wait for asynchronous runs: await the other one.

@@ -211,7 +211,7 @@ def _field(edit: Edit, name: str, limits: Limits) -> Field:
 def _changed_field(name: str, was: str, now: str, limits: Limits, *, is_code: bool) -> Field:
     """Return a text change: by word if it reads as an edit, else old and new text."""
     if was == now:
-        same = f"{cut(was, limits.text)} (another one that reads the same)"
+        same = f"{cut(was, limits.text)} (a different value with the same text)"
         return Field(name, [("same", same)], is_code=is_code)
     if not is_code or len(was) + len(now) > 2 * _SHORT_VALUE:
         parts = parts_between(was, now)
