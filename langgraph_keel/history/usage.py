@@ -28,7 +28,7 @@ def check_by(by: str, tenant: str | None) -> None:
 
 
 def read_usage(session: Session, by: By, wanted: ThreadFilter, weighs: bool, tell: Tell) -> Plan[Mapping[str, Usage]]:
-    """Return usage by key, largest first; days in order."""
+    """Return usage by key, largest first, days in order; `weighs` reads all data."""
     found: defaultdict[str, Usage] = defaultdict(Usage)
     tenants = (yield from read_tenants(session.store)) if by == "tenant" else ()
     views = {name: replace(session, store=session.store.of_tenant(name), tenant=name) for name in tenants}
