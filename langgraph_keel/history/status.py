@@ -109,7 +109,7 @@ class ThreadStatus:
         requests: The requests for approval of its latest checkpoint.
         questions: Number of open interrupts, with requests or without.
         errors: The errors of the step's tasks, except the `ToolOutcomeUnknown` of a settled call.
-        is_settled: Whether the step has no other errors: the next run uses the outcomes that were settled.
+        is_settled: Whether the step failed only with calls that are settled now: the next run uses their outcomes.
         doubts: Tool calls with an unknown outcome. Until they are settled, the next run raises `ToolOutcomeUnknown`, or
             asks. Calls that are retried automatically (`ToolPolicy(unknown="retry")`) are not included.
         source: For a fork with steps left, the original thread.

@@ -477,7 +477,7 @@ def _text_of(moment: Moment) -> str:
 
 
 def _compare(moment: Moment, when: datetime | Moment | None, unbound: int) -> int:
-    """Return 1 if a moment is later than `when`, -1 if earlier, 0 if unknown."""
+    """Return 1 if a moment is later than `when`, -1 if earlier; `unbound` for `None`."""
     if when is None:
         return unbound
     if isinstance(when, Moment):
