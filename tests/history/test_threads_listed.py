@@ -131,7 +131,7 @@ def test_pages_by_cursor(place: Place) -> None:
         ({"until": "now"}, "until must be a datetime"),
         (
             {"order": "created_at"},
-            "order must be 'newest' or 'oldest', by last activity, not 'created_at': nothing else",
+            "order must be 'newest' or 'oldest', by last activity, not 'created_at': the index",
         ),
         ({"order": None}, "order must be"),
         ({"after": "x"}, "after must be the cursor"),
