@@ -265,7 +265,7 @@ def test_without_a_store_the_error_says_how_to_name_one(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KEEL_URL", raising=False)
     told = keel("threads", status=1).stderr
-    assert "there is no store at" in told
+    assert "there is no Keel store" in told
     assert "agent.db" in told
     assert "--url URL, or set KEEL_URL" in told
     assert "[not_found]" not in told
