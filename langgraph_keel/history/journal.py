@@ -59,7 +59,7 @@ def _read_events(session: Session, thread_id: str) -> Plan[list[Event]]:
     yield from pages.upto(None)
     roots = [entry for entry in reversed(pages.entries) if not entry.address.checkpoint_ns]
     if not roots:
-        raise NotFound(f"there is no thread {thread_id!r}: `keel threads` lists those there are")
+        raise NotFound(f"there is no thread {thread_id!r}: `keel threads` lists all threads")
     runs: list[tuple[str, str, list[str]]] = []  # the first checkpoint of each, its time, and the times of its steps
     is_running = False
     for entry in roots:

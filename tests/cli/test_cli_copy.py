@@ -122,7 +122,7 @@ def test_a_thread_as_a_file_and_back(urls: tuple[str, str], tmp_path: Path) -> N
         saver.retention.set_policy(Retention(last=9))
     saved = keel("copy", urls[0], one, "--thread", "ada")
     assert "1 thread copied" in saved.stdout
-    assert "not copied, as threads share it: retention" in saved.stdout
+    assert "not copied, because threads share it: retention" in saved.stdout
     assert keel("copy", one, new, "--thread", "ada").exit_code == 0
     with open_saver(new) as saver:
         assert [info.thread_id for info in saver.threads()] == ["ada"]

@@ -160,7 +160,7 @@ def _ttl_of(saver: Any, namespace: tuple[str, ...], key: str) -> Any:
         (("", "k", "{}"), "empty"),
         (("langgraph/x", "k", "{}"), "langgraph"),
         (("a.b", "k", "{}"), "is no namespace"),
-        (("a", "k", "{}", "--ttl", "5"), "no duration"),
+        (("a", "k", "{}", "--ttl", "5"), "not a duration"),
     ],
 )
 def test_what_cannot_be_put_is_refused(words: tuple[str, ...], said: str, store: tuple[str, str]) -> None:
@@ -252,7 +252,7 @@ def test_an_import_overwrites_only_the_version_that_was_exported(store: tuple[st
     keel("store", "put", "memories/ada", "diet", '{"text": "all"}', *store)
     keel("store", "rm", "board", "offer-7", "--yes", *store)
     done = keel("store", "import", str(out), *store, status=1)
-    assert "1 item made, 1 changed, 1 the same already" in done.stdout
+    assert "1 item created, 1 changed, 1 already the same" in done.stdout
     assert "memories/ada diet" in done.stdout
     after = items_of(store[1])
     assert after[*ADA, "diet"].value == {"text": "all"}
@@ -347,7 +347,7 @@ def test_a_copy_takes_items_or_says_that_it_did_not(place: Place, store: tuple[s
     for options in ((), ("--dry-run",), ("--verify",)):
         assert "items" in keel_json("copy", *urls, *options)["left"]
     some = keel("copy", *urls, "--thread", "trip", "--with-shared").stdout
-    assert "belongs to no thread: items. A copy of all threads takes it" in some
+    assert "belongs to no thread: items. Copy all threads to include it" in some
     assert keel_json("copy", *urls, "--with-shared", "--verify", status=1)["differs"]
     assert keel_json("copy", *urls, "--with-shared")["left"] == []
     with place.open() as saver:

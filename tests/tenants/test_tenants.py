@@ -203,7 +203,7 @@ def test_the_command_line_is_a_tenant_s(place: Place, tmp_path: Path) -> None:
     found = keel_json("--tenant", "acme", "threads", *url)["threads"]
     assert [each["thread_id"] for each in found] == ["ours"]
     assert keel_json("threads", *url)["threads"] == []
-    assert "but those of 2 tenants: `keel tenants`" in keel("threads", *url, COLUMNS="300").stdout
+    assert "except those of 2 tenants: `keel tenants`" in keel("threads", *url, COLUMNS="300").stdout
     for words in (("history", "theirs"), ("show", "theirs"), ("delete", "theirs", "--yes")):
         assert "there is no thread 'theirs'" in keel("--tenant", "acme", *words, *url, status=1).stderr
     with open_saver(place.url) as saver:
