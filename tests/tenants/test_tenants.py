@@ -337,7 +337,7 @@ def test_a_tenant_is_deleted_by_a_command(tmp_path: Path) -> None:
     taken = keel_json("tenants", "--usage", *url)["usage"]
     assert {name: each["threads"] for name, each in taken.items()} == {"acme": 1, "beta": 1}
     assert "acme" in keel("tenants", "--usage", *url).stdout
-    assert "nobody to ask" in keel("tenants", "delete", "acme", *url, status=2).stderr
+    assert "confirmation is required" in keel("tenants", "delete", "acme", *url, status=2).stderr
     assert "say which tenant" in keel("tenants", "delete", *url, status=2).stderr
     assert keel_json("tenants", "delete", "acme", "--dry-run", *url)["threads"] == 1
     assert keel_json("tenants", *url)["tenants"] == ["acme", "beta"]
