@@ -66,7 +66,7 @@ def verify(
 ) -> None:
     """Verify that no event was changed, removed or inserted. Exit status 1 if one was.
 
-    Keep the event that it prints last in a safe place, and pass it to `--expect` the next time: then a trail that was
+    Note the last event that it prints in a safe place, and pass it to `--expect` the next time: then a trail that was
     rewritten or truncated is detected, too.
 
     Example: `keel audit verify --expect 17:9f86d081884c7d65…`

@@ -338,7 +338,7 @@ def test_a_tenant_is_deleted_by_a_command(tmp_path: Path) -> None:
     assert {name: each["threads"] for name, each in taken.items()} == {"acme": 1, "beta": 1}
     assert "acme" in keel("tenants", "--usage", *url).stdout
     assert "confirmation is required" in keel("tenants", "delete", "acme", *url, status=2).stderr
-    assert "say which tenant" in keel("tenants", "delete", *url, status=2).stderr
+    assert "name the tenant" in keel("tenants", "delete", *url, status=2).stderr
     assert keel_json("tenants", "delete", "acme", "--dry-run", *url)["threads"] == 1
     assert keel_json("tenants", *url)["tenants"] == ["acme", "beta"]
     deleted, *more = keel("tenants", "delete", "acme", "--yes", *url).stdout.splitlines()
