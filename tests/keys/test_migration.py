@@ -277,11 +277,11 @@ def test_a_thread_that_cannot_be_read_is_said_and_left(tmp_path: Path) -> None:
     done = sealed.keys.migrate()
     assert not done.is_done
     assert list(done.failed) == ["t"]
-    assert "left as it is" in str(done)
+    assert "cannot be read and were not sealed" in str(done)
 
 
 def test_what_cannot_be_migrated_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="for no migration"):
+    with pytest.raises(InvalidInput, match="does not allow a migration"):
         MemorySaver(encryption=STRICT).keys.migrate()
     with pytest.raises(InvalidInput, match="no keyring"):
         MemorySaver().keys.migrate()
@@ -345,7 +345,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = keel_json("keys", "migrate", "--reclaim", "--url", url)
     assert (done["is_done"], done["threads"], done["failed"]) == (True, 1, {})
     said = keel("keys", "migrate", "--url", url)
-    assert "nothing stands there in plain text any more" in said.stdout
+    assert "the store contains no more plain text" in said.stdout
     assert key[10:30] not in said.output
     assert "00000002" in keel("history", "t", "--url", url).stdout
     raw = b"".join(path.read_bytes() for path in tmp_path.iterdir())

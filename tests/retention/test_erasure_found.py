@@ -52,7 +52,7 @@ def test_threads_of_several_persons_are_reported_or_deleted(store: Any) -> None:
         receipt = saver.retention.erase("ann")
         assert (receipt.threads, receipt.shared) == (("copied", "own"), ("forked for bob", "joint"))
         assert any("2 threads with checkpoints" in sentence for sentence in receipt.exempt)
-        assert any(sentence.startswith("1 thread in which nothing") for sentence in receipt.exempt)
+        assert any(sentence.startswith("1 thread without an owner") for sentence in receipt.exempt)
         assert ids(saver) == ["forked for bob", "joint", "nobody's", "of bob"]
         assert saver.retention.erase("ann", shared="delete").threads == ("forked for bob", "joint")
         assert ids(saver) == ["nobody's", "of bob"]
@@ -264,7 +264,7 @@ def test_a_thread_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -
         connection.close()
         receipt = saver.retention.erase("ann")
         assert (receipt.threads, list(receipt.failed), receipt.complete) == (("a", "c"), ["b"], False)
-        assert "nobody knows whose it is" in receipt.failed["b"]
+        assert "its owner is unknown" in receipt.failed["b"]
         assert "Not done: 1 thread" in str(receipt)
 
 

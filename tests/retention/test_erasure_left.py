@@ -111,7 +111,7 @@ def test_a_store_that_cannot_look_for_it_says_so(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(saver.engine.session.store, "list_strays", fail)
         receipt = saver.retention.erase("ann")
         assert (receipt.threads, receipt.complete) == (("t",), False)
-        assert "Not done: what has no checkpoint could not be looked for: no" in str(receipt)
+        assert "Not done: threads without a checkpoint could not be searched: no" in str(receipt)
 
 
 # -- threads that cannot be read ---------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_a_damaged_thread_keeps_no_space_of_others(tmp_path: Path) -> None:
             say(saver, thread, "ann")
         damage(tmp_path / "keel.db", "refs", 1)
         reclaimed = saver.retention.reclaim_space(full=True)
-        assert reclaimed.note.startswith("1 damaged thread left alone: 'a'; the file was written anew")
+        assert reclaimed.note.startswith("1 damaged thread left alone: 'a'; the file was rewritten")
         assert ids(saver) == ["a", "b"]
 
 

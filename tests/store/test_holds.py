@@ -174,8 +174,8 @@ def test_holds_have_reasons_of_their_own(tmp_path: Path, hidden: bool) -> None:
     [
         ("", {"reason": CASE, "by": BOSS}, "user_id must be"),
         (True, {"reason": CASE, "by": BOSS}, "user_id must be"),
-        ("ann", {"reason": " ", "by": BOSS}, "reason= must say"),
-        ("ann", {"reason": None, "by": BOSS}, "reason= must say"),
+        ("ann", {"reason": " ", "by": BOSS}, "reason= must state"),
+        ("ann", {"reason": None, "by": BOSS}, "reason= must state"),
         ("ann", {"reason": CASE, "by": ""}, "by must name"),
         ("ann", {"reason": CASE, "by": None}, "by must name"),
         ("ann", {"reason": CASE, "by": "keel:x"}, "by must name"),

@@ -239,4 +239,4 @@ def test_the_command_erases_items(tmp_path: Path) -> None:
     said = keel_json("erase", "--user", "ann", "--what", "data", "--yes", "--url", url)
     assert (said["what"], said["items"], said["complete"]) == ("data", 1, True)
     told = keel("erase", "--user", "ann", "--what", "data", "--yes", "--url", url).stdout
-    assert "Erased: 0 items of the store\nThreads were not looked at, no item names this person\n" in told
+    assert "Erased: 0 items of the store\nThreads were not searched, no item names this person\n" in told

@@ -136,7 +136,7 @@ def test_a_summary_and_the_message_whose_id_it_has() -> None:
         ask(graph, "q8")
         done = archive.restore(graph)
         assert names(graph) == said(*(f"q{n}" for n in range(9)))
-        assert str(done).startswith(f"{len(done.message_ids)} messages put back, 1 summary gone")
+        assert str(done).startswith(f"{len(done.message_ids)} messages restored, 1 summary removed")
         graph.update_state(CONFIG, {"messages": [HumanMessage("edited", id="q0")]})
         graph.update_state(CONFIG, {"messages": [RemoveMessage("q0")]})
         assert archive.message("q0").text == "edited"

@@ -233,11 +233,11 @@ def test_what_cannot_be_restored() -> None:
             archive.restore(graph)
         box_of_none = summing(Box(saver), TypedState)
         box_of_none.update_state(CONFIG, {"n": 1})
-        assert str(archive.restore(box_of_none)) == "0 messages put back, for the archive holds none that belong here"
+        assert str(archive.restore(box_of_none)) == "0 messages restored, the archive has none for this state"
         grown(graph)
         before = state_of(graph)
         for unknown in ("m99", "", "0" * 24, ["m0", "nothing"]):
-            with pytest.raises(NotFound, match="no part and no message"):
+            with pytest.raises(NotFound, match="no part or message"):
                 archive.restore(graph, unknown)
         other = StateGraph(TypedState)
         other.add_node("n", lambda state: {})

@@ -224,7 +224,7 @@ def test_a_part_that_is_missing_is_told(memory_box: Box) -> None:
         box.call("remove", part)
     done = box.call("restore", graph)
     assert done.missing == (parts[-1].id,)
-    assert str(done) == "0 messages put back, 1 part of summaries not in the archive"
+    assert str(done) == "0 messages restored, 1 part of summaries not in the archive"
 
 
 def test_a_conversation_that_was_left_stays_left_after_a_prune(memory_box: Box) -> None:

@@ -71,7 +71,7 @@ def test_the_warning_is_about_the_program_that_runs_the_graph() -> None:
 async def test_a_part_that_fails_fails_the_whole() -> None:
     model = Noting(said=["one", "two", ""])
     graph, messages = graph_of(saver := MemorySaver(), model, max_input_tokens=600), talk(30)
-    with pytest.warns(SummaryWarning, match="answered with nothing"):
+    with pytest.warns(SummaryWarning, match="returned an empty answer"):
         result = await graph.ainvoke({"messages": messages}, thread("1"))
     assert len(result["messages"]) == len(messages) + 1
     assert parts(saver) == []

@@ -148,5 +148,5 @@ def test_a_prompt_of_the_users_own() -> None:
 def test_a_prompt_that_shows_nothing_is_refused() -> None:
     with pytest.raises(InvalidInput, match="messages"):
         SummarizationNode(Noting(), archive=False, prompt="Summarize!")
-    with pytest.raises(InvalidInput, match="no room"):
+    with pytest.raises(InvalidInput, match="leaves less than 200 tokens"):
         SummarizationNode(Noting(), archive=False, max_input_tokens=300)

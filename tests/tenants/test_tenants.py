@@ -161,7 +161,7 @@ def test_a_tenant_sees_no_other_one(saver: KeelSaver) -> None:
     assert "acme" in repr(ours)
     with pytest.raises(InvalidInput, match="tenant 'acme'"):
         ours.for_tenant("beta")
-    with pytest.raises(InvalidInput, match="does not see"):
+    with pytest.raises(InvalidInput, match="cannot see other tenants"):
         ours.tenants.list()
     with pytest.raises(InvalidInput, match=r"for_tenant\(name\)\.raw"):
         saver.raw.for_tenant("acme")
@@ -342,7 +342,7 @@ def test_a_tenant_is_deleted_by_a_command(tmp_path: Path) -> None:
     assert keel_json("tenants", "delete", "acme", "--dry-run", *url)["threads"] == 1
     assert keel_json("tenants", *url)["tenants"] == ["acme", "beta"]
     deleted, *more = keel("tenants", "delete", "acme", "--yes", *url).stdout.splitlines()
-    assert deleted.startswith("Deleted: all that tenant acme has: 1 thread")
+    assert deleted.startswith("Deleted: all data of tenant acme: 1 thread")
     assert more[-1].startswith("Not deleted: ")
     assert keel_json("tenants", *url)["tenants"] == ["beta"]
 

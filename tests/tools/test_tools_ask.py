@@ -185,7 +185,7 @@ async def test_a_wrong_answer_before_a_second_crash_is_passed_over_too(small: To
     await crash(small, graph, face, Command(resume="retry"))
     asked = question(await run(graph, face, None, thread("1")))
     # The one before: "retry" may have been taken, and is not given again (tools/answers.py).
-    assert "'yes' is no answer" in asked["problem"]
+    assert "'yes' is not an answer" in asked["problem"]
     # A word alone might be the answer of before, which LangGraph keeps.
     again = question(await resume(graph, face, "retry", thread("1")))
     assert (again["attempt"], runs) == (asked["attempt"], [1, 1])

@@ -83,7 +83,7 @@ def test_a_person_settles_what_is_over_and_nothing_that_lives(
             another.settle("t", key, "done", "made")
         assert flight.at_once().call(cache) == "made"
     assert flight.runs == 1
-    assert "of tool 'make' was begun on another-host, and may still run: watching for up to 1.5 s" in caplog.text
+    assert "of tool 'make' was started on another-host and may still run: watching for up to 1.5 s" in caplog.text
 
 
 def test_a_renewal_always_changes_the_claim() -> None:

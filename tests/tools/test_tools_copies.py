@@ -18,7 +18,7 @@ __all__ = ["saver", "shop"]  # fixtures
 
 def refused(report: CopyReport, *tools: str) -> bool:
     """Whether thread `t` was not copied, as these tools would be called again."""
-    return not report.copied and f"these tool calls again: {', '.join(tools)}. The target" in report.failed["t"]
+    return not report.copied and f"repeat these tool calls: {', '.join(tools)}. The target" in report.failed["t"]
 
 
 async def ask(saver: KeelSaver, face: str, shop: Shop) -> None:

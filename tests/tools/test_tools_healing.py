@@ -57,6 +57,7 @@ async def _live_all(world: World, kind: str, lives: Any) -> None:
             await live(saver, world, kind, face, value, dies_at=dies_at, durability=durability)
         world.turns.clear()
         messages = await live(saver, world, kind, "async", said("the end"))
+    assert world.error is None
     assert messages[-1].text == "done"
     assert world.problems == []
 

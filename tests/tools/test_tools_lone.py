@@ -50,7 +50,7 @@ def graph_of(saver: KeelSaver, tools: list[BaseTool], name: str = "pay", **wrapp
 async def test_a_sync_graph_with_the_async_wrapper_is_refused(saver: KeelSaver) -> None:
     bank = Bank()
     graph = graph_of(saver, [bank.inner], awrap_tool_call=ToolCache(saver).awrap_tool_call)
-    with pytest.raises(InvalidInput, match="the tool 'pay' was not run: its ToolNode has a ToolCache for async"):
+    with pytest.raises(InvalidInput, match="the tool 'pay' was not run: its ToolNode has only the async"):
         await run(graph, "sync", {"messages": []}, thread("t"))
     assert bank.paid == []
 

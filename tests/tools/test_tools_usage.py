@@ -103,11 +103,11 @@ def test_a_doubt_says_how_it_is_settled(scope: Any, way: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("key", "decision", "result", "problem"),
     [
-        (None, "done", None, "None names no call"),
-        ("abcde", "done", None, "at least the first 6"),
+        (None, "done", None, "None is not a call's key"),
+        ("abcde", "done", None, "at least its first 6"),
         ("abcdef", "retry", "paid", "belongs to the decision 'done'"),
-        ("abcdef", "perhaps", None, "'perhaps' is no answer"),
-        ("abcdef", None, None, "None is no answer"),
+        ("abcdef", "perhaps", None, "'perhaps' is not an answer"),
+        ("abcdef", None, None, "None is not an answer"),
     ],
 )
 def test_what_settles_nothing_is_refused(key: Any, decision: Any, result: Any, problem: str) -> None:
@@ -275,7 +275,7 @@ def test_a_policy_whose_name_is_misspelt_is_warned_of(
             tool_graph(cache, [tool(search), tool(search_b)], script).invoke(hello(), thread(q))
     told = [record.getMessage() for record in caplog.records]
     assert told == (
-        ["tool 'search' has no policy of its own, but 'serch' has, which is no tool: is that misspelt?"] * warned
+        ["tool 'search' has no policy, but 'serch', which is not a tool, has one: is that name misspelt?"] * warned
     )
 
 

@@ -120,7 +120,7 @@ def test_refusals(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         MemorySaver(workspace=Workspace(root, repository=root.parent))
     with opened(root) as saver:
         config = save(saver)
-        with pytest.raises(InvalidInput, match="lies in the other"):
+        with pytest.raises(InvalidInput, match="is inside the other"):
             saver.workspace.restore(config, into=root / "inside")
         with pytest.raises(NotFound, match="there is no such checkpoint"):
             saver.workspace.restore(at(config, "other"))
