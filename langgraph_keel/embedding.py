@@ -1,4 +1,4 @@
-"""Search by meaning: texts as vectors, with the application's embedding, and the cosines of vectors."""
+"""Search by meaning: embeddings of texts, and cosines of vectors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def digest_of(text: str) -> bytes:
 
 
 def unit_rows(vectors: Vectors) -> Vectors:
-    """Return vectors scaled to length 1, so that a product is a cosine; rows of zeros are unchanged."""
+    """Return vectors scaled to length 1; rows of zeros are unchanged."""
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
     rows: Vectors = (vectors / np.where(lengths > 0, lengths, 1)[:, None]).astype(np.float32)
     return rows
@@ -49,7 +49,7 @@ def cosines(vectors: Sequence[Vectors], query: Vectors) -> Vectors:
 
 
 def best_of(scores: Sequence[float] | Vectors, most: int) -> list[int]:
-    """Return the positions of the highest scores, best first; equal scores keep their order."""
+    """Return the positions of the highest scores, best first, in a stable order."""
     scores = np.asarray(scores, np.float32)
     positions = np.arange(len(scores))
     if most < len(scores):
@@ -93,7 +93,7 @@ class Embedder:
 
     @property
     def model(self) -> str:
-        """The name of the model: an attribute of the object, or the name of its class or function."""
+        """The name of the model, or of the embedding's class or function."""
         held = self.embeddings
         source = getattr(held, "func", None) or getattr(held, "afunc", None) or type(held)
         names = [getattr(held, name, None) for name in ("model", "model_name", "model_id")]
@@ -113,7 +113,9 @@ class Embedder:
             self._known.popitem(last=False)
 
     def embed(self, texts: Iterable[str], is_query: bool = False) -> Plan[Mapping[str, Vectors]]:
-        """Return the vectors of texts, by text. One call for all that are not cached; for queries, one call each.
+        """Return the vectors of texts, by text.
+
+        One call for all texts that are not cached; for queries, one call each.
 
         Raises:
             InvalidInput: If the embedding does not return a vector of finite numbers for each text.
@@ -157,7 +159,10 @@ _embedders: OrderedDict[int, tuple[Any, Embedder]] = OrderedDict()
 
 
 def embedder_of(embed: Any) -> Embedder:
-    """Return an embedder that caches 10,000 texts. The last four embedders are reused for the same object."""
+    """Return a cached embedder for an object, one of the last four.
+
+    It caches 10,000 texts.
+    """
     _, found = _embedders.pop(id(embed), (None, None))
     found = found or Embedder(embed, most=10 * MOST_TEXTS)
     _embedders[id(embed)] = embed, found  # the reference keeps the id unique
@@ -167,7 +172,7 @@ def embedder_of(embed: Any) -> Embedder:
 
 
 class VectorCache:
-    """Cached vectors by the keys and tokens of their cells, as rows of one matrix, scaled to length 1."""
+    """Cached vectors by cell key and token, as unit rows of one matrix."""
 
     def __init__(self, dims: int, memory: int) -> None:
         self._most = max(memory // (4 * dims), 1)
@@ -177,7 +182,7 @@ class VectorCache:
         self._lock = Lock()
 
     def add(self, found: Mapping[str, tuple[str, Vectors]], needed: Collection[str]) -> None:
-        """Cache the vectors of cells. If necessary, the oldest are dropped, except those of `needed` keys."""
+        """Cache the vectors of cells; drop the oldest, except `needed` keys, if full."""
         with self._lock:
             self._free += [row for key in found for row in self._held.pop(key, ("", []))[1]]
             size, have = sum(len(vectors) for _, vectors in found.values()), len(self._rows)
@@ -197,7 +202,7 @@ class VectorCache:
     def rank(
         self, listed: Mapping[str, str], apart: Mapping[str, tuple[str, float]], query: Vectors, most: int
     ) -> tuple[list[str], list[tuple[str, float]]]:
-        """Return the keys whose vectors are not cached; if there are none, the best keys and their scores.
+        """Return the keys without cached vectors, or else the best keys and scores.
 
         Args:
             listed: The tokens of the cells, by key.

@@ -20,7 +20,10 @@ _UsageError: Any = typer.BadParameter.__base__  # click's class, or that of the 
 
 
 class KeelGroup(TyperGroup):
-    """A group of commands that reports a `KeelError` in one line or as JSON, with exit status 1 or 2."""
+    """A group of commands that reports a `KeelError` in one line or as JSON.
+
+    The exit status is 2 for `InvalidInput`, and 1 for other errors.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
@@ -44,7 +47,7 @@ class KeelGroup(TyperGroup):
 
 
 class TopGroup(KeelGroup):
-    """The top-level group. It lists all commands, but imports only the one that is called."""
+    """The top-level group, which imports only the command that is called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**{**attributes, "suggest_commands": False})
@@ -54,7 +57,7 @@ class TopGroup(KeelGroup):
                 self.add_command(TyperCommand(name, help=summary, rich_help_panel=panel))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the options before the command; explain where an unknown option may belong."""
+        """Parse the options before the command; explain a misplaced one."""
         try:
             return super().parse_args(ctx, args)
         except _UsageError as error:
@@ -63,7 +66,7 @@ class TopGroup(KeelGroup):
             raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the name of the command that is called, the command, and the remaining words."""
+        """Return the name of the called command, the command, and the other words."""
         try:
             name, _, rest = super().resolve_command(ctx, args)
         except _UsageError as error:

@@ -1,4 +1,4 @@
-"""The commands that administer a store: `tenants`, `info`, `check`, `repair` for files, `schema` for tables."""
+"""The commands for stores: `tenants`, `info`, `check`, `repair`, `schema`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _print_receipt(receipt: TenantReceipt, *, json: bool) -> None:
 
 
 def info(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Show a store's backend, format, durability, size, number of threads, and waiting requests.
+    """Show a store's backend, format, durability, size, threads and open requests.
 
     Example: `keel info --url sqlite:///agent.db`
     """
@@ -158,7 +158,7 @@ def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
 
 @contextmanager
 def open_repairable(url: str, *, read_only: bool) -> Iterator[Any]:
-    """Open a store that can be repaired: a store of files, or any whose saver has `repair`."""
+    """Open a store that can be repaired, whose saver has `repair`."""
     with open_store(url, read_only=read_only) as saver:
         if not hasattr(saver, "repair"):
             raise InvalidInput(f"only a store of files (files:DIRECTORY) can be repaired, not {url.split(':')[0]}:")

@@ -245,13 +245,13 @@ def _value_text(value: Any) -> Text:
 
 
 def _changes(name: str, before: Any, after: Any) -> DiffPage:
-    """Return the difference between two values, as `keel diff` shows it, without a title."""
+    """Return the difference between two values, as in `keel diff`."""
     found = list(edits(before, after, lambda value: json.dumps(value, sort_keys=True).encode(), (name,)))
     return DiffPage(DiffRecord(Address(""), Address(""), found), full=True, has_title=False)
 
 
 def decision_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) -> Iterator[Text]:
-    """Yield the answer of a command that decided a request, and how to resume the thread."""
+    """Yield the result of a decision, and how to resume the thread."""
     what = one_line(request.action, 80) or "the question"
     yield Text(f"{request.status}: {what} of thread {plain(request.thread_id)}", _STYLE.get(request.status, ""))
     if others:
@@ -330,7 +330,7 @@ def approvals(
 
 
 def approval(request: Id, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Show a request: its action, its facts and their changes, the allowed reviewers, and its history.
+    """Show a request: action, facts and their changes, reviewers and history.
 
     Example: `keel approval 3f2a91bc04d1e7`
     """
@@ -343,7 +343,9 @@ def approval(request: Id, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 def approve(
     request: Id, by: By, url: Url = DEFAULT_URL, reason: Reason = "", yes: Yes = False, json: AsJson = False
 ) -> None:
-    """Approve a request: the agent acts as it asked. Shows the request first, and asks in a terminal.
+    """Approve a request: the agent acts as it asked.
+
+    Shows the request first, and asks in a terminal.
 
     Example: `keel approve 3f2a91bc04d1e7 --by ann --reason "within budget"`
     """
@@ -409,7 +411,7 @@ def answer(
 
 
 def revise(request: Id, by: By, url: Url = DEFAULT_URL, reason: Reason = "", json: AsJson = False) -> None:
-    """Withdraw a decision that the agent cannot act on, so that the request can be decided again.
+    """Withdraw a decision that the agent cannot act on, to decide again.
 
     The audit trail records the reviewer.
 
@@ -442,7 +444,7 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; show a preview.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Apply retention policies to all threads; expire approval requests, and close moot ones.
+    """Apply retention policies; expire and close approval requests.
 
     Any process may run it at any time, for example every hour. The list shows requests that are due for a reminder.
 

@@ -44,7 +44,7 @@ def archive(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """List the parts of a thread's message archive, oldest first, or show archived messages.
+    """List the parts of a thread's message archive, or show archived messages.
 
     Example: `keel archive my-thread --search invoice`
     """

@@ -33,7 +33,9 @@ def show(
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """List people's decisions and actions, newest last. The content of an event is deleted with its thread.
+    """List people's decisions and actions, newest last.
+
+    The content of an event is deleted with its thread.
 
     Example: `keel audit show --thread my-thread`
     """

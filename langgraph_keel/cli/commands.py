@@ -1,4 +1,6 @@
-"""The list of commands. A module is imported only when one of its commands is called, so `keel --help` is fast.
+"""The list of commands, with the summaries that `keel --help` shows.
+
+A module is imported only when one of its commands is called, so `keel --help` is fast.
 
 The summary of a command is the first paragraph of its docstring; a test compares them.
 """
@@ -21,35 +23,31 @@ TENANT: ContextVar[str | None] = ContextVar("keel_tenant", default=None)
 """The value of `keel --tenant`."""
 
 PANELS: Mapping[str, Mapping[str, str]] = {
-    "Getting started": {"demo": "Kill an agent mid-run and watch another process finish it. No API key, no network."},
+    "Getting started": {"demo": "Kill an agent mid-run and watch another process finish it."},
     "Inspect": {
         "threads": "List the threads of a store, most recently active first.",
         "status": "Show the remaining work of a thread, and the safe next step.",
-        "usage": "Report tokens, cost, checkpoints and bytes by owner, tenant, status, day or thread.",
-        "history": "List a thread's checkpoints, newest first: nodes that ran, next nodes, questions, branches.",
-        "show": (
-            "Show the state at a checkpoint: messages and other channels, metadata, pending writes, open questions."
-        ),
-        "timeline": (
-            "Draw a thread as a tree of checkpoints, with nodes, changes, branches, subgraphs, labels and questions."
-        ),
-        "tail": "Print the checkpoints and status changes of one thread, or of all, in the order they are seen.",
-        "diff": "Show the changes between two checkpoints: messages word by word, other values by path.",
-        "archive": "List the parts of a thread's message archive, oldest first, or show archived messages.",
+        "usage": "Report usage by owner, tenant, status, day or thread.",
+        "history": "List a thread's checkpoints, newest first: nodes, questions, branches.",
+        "show": ("Show the state at a checkpoint: channels, metadata, writes, questions."),
+        "timeline": ("Draw a thread as a tree of checkpoints: nodes, changes, branches, labels."),
+        "tail": "Print checkpoints and status changes of one thread, or of all threads.",
+        "diff": "Show the changes between two checkpoints: messages by word, values by path.",
+        "archive": "List the parts of a thread's message archive, or show archived messages.",
     },
     "Recover": {
-        "work": "Run a worker: continue threads whose process died, and drained or accepted ones, until stopped.",
+        "work": "Run a worker that continues interrupted, drained and accepted threads.",
     },
     "Time travel": {
-        "rewind": "Make an earlier checkpoint the latest of its thread. Nothing is deleted; the next run starts there.",
-        "fork": "Branch off at a checkpoint: a new thread with its history, or a branch in the same thread.",
-        "label": "Label a checkpoint: all commands accept the label, and pruning keeps the checkpoint.",
+        "rewind": "Make an earlier checkpoint the latest of its thread.",
+        "fork": "Branch off at a checkpoint, to a new thread or within the same thread.",
+        "label": "Label a checkpoint; commands accept the label, and pruning keeps it.",
         "unlabel": "Remove a label.",
     },
     "Hand over": {
-        "handoff": "Summarize a thread for the next session: goal, finished and failed work, decisions, next step.",
-        "journal": "Show a daily journal of a thread, or of all threads of an owner: runs, tools, notes, decisions.",
-        "note": "Attach a note to a thread: a decision (before acting on it), a finding, a goal or the next step.",
+        "handoff": "Summarize a thread for the next session: goal, work, decisions, next step.",
+        "journal": "Show a daily journal of a thread, or of all threads of an owner.",
+        "note": "Attach a note to a thread: a decision, a finding, a goal or the next step.",
         "outcome": "Record the outcome of an earlier decision.",
         "notes": "List the notes of a thread, or of all threads, oldest first.",
     },
@@ -58,12 +56,12 @@ PANELS: Mapping[str, Mapping[str, str]] = {
     "Approvals": {
         "web": "Serve a web page for deciding requests and inspecting threads, until stopped.",
         "approvals": "List requests that wait for a person's decision, in all threads, oldest first.",
-        "approval": "Show a request: its action, its facts and their changes, the allowed reviewers, and its history.",
-        "approve": "Approve a request: the agent acts as it asked. Shows the request first, and asks in a terminal.",
+        "approval": "Show a request: action, facts and their changes, reviewers and history.",
+        "approve": "Approve a request: the agent acts as it asked.",
         "reject": "Reject a request: the agent does not act, and receives the reason.",
         "edit": "Approve a request with other arguments. Shows the difference first.",
         "answer": "Answer a question: the agent's `interrupt()` returns the value.",
-        "revise": "Withdraw a decision that the agent cannot act on, so that the request can be decided again.",
+        "revise": "Withdraw a decision that the agent cannot act on, to decide again.",
         "audit": "Show the audit trail of approvals, or verify that it is unchanged.",
     },
     "Tools": {
@@ -72,31 +70,31 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "cache": "Show statistics of stored tool results, or clear them.",
     },
     "Models": {
-        "provenance": "List the model calls of a thread: the served models, their settings, and changes of both.",
+        "provenance": "List the model calls of a thread: models, settings, and their changes.",
     },
     "Import and export": {
-        "import": "Import threads from the store of one of LangGraph's own savers, comparing each with its source.",
-        "copy": "Copy threads between stores of any backend, and compare every copied value. Nothing is deleted.",
-        "export": "Export threads as JSON Lines: messages in chat format, tool and model calls, usage, cost, outcome.",
+        "import": "Import threads from one of LangGraph's own savers, and compare them.",
+        "copy": "Copy threads between stores of any backend, and compare every value.",
+        "export": "Export threads as JSON Lines: messages, tool and model calls, usage, cost.",
     },
     "Retention and space": {
-        "stats": "Chart the bytes by kind of record, channel and thread, and estimate possible savings.",
+        "stats": "Chart storage by kind, channel and thread, and estimate possible savings.",
         "prune": "Remove old checkpoints of threads. Without options, all except the latest.",
         "delete": "Delete threads and everything that belongs to them.",
-        "erase": "Erase a person's threads, items, or both, and report everything that was erased or left.",
-        "hold": "Place a hold on a person, so that none of their data is removed; release holds, or list them.",
+        "erase": "Erase a person's threads, items, or both, and report the result.",
+        "hold": "Place a hold on a person, whose data is then kept; release or list holds.",
         "retention": "Show and change the policies by which `keel sweep` prunes and deletes threads.",
-        "sweep": "Apply retention policies to all threads; expire approval requests, and close moot ones.",
-        "reclaim": "Reclaim the space of deleted data. `--full` locks the tables, or the file, while it runs.",
+        "sweep": "Apply retention policies; expire and close approval requests.",
+        "reclaim": "Reclaim the space of deleted data.",
     },
     "Store administration": {
         "tenants": "List the tenants that have data in a store.",
-        "info": "Show a store's backend, format, durability, size, number of threads, and waiting requests.",
+        "info": "Show a store's backend, format, durability, size, threads and open requests.",
         "check": "Read all stored data and report damage. Changes nothing.",
         "repair": "Make damaged logs of a store of files readable again, up to the damage.",
         "schema": "Create the tables of a store, or print the SQL that creates them.",
-        "doctor": "Open a store's threads with the code of a graph, and report which would break. Changes nothing.",
-        "upgrade": "Upgrade all threads to the current version of an application, and report failures.",
+        "doctor": "Report which threads of a store would break with the code of a graph.",
+        "upgrade": "Upgrade all threads to the current version, and report failures.",
         "keys": "Manage the keys of an encrypted store: create, show, rotate, renew, migrate.",
     },
 }
@@ -137,7 +135,7 @@ def find_command(name: str) -> Any:
 
 
 def load_command(name: str) -> Any:
-    """Return a command as Click runs it. The example at the end of its docstring becomes the epilog."""
+    """Return a command as Click runs it; its example becomes the epilog."""
     found, holder = find_command(name), typer.Typer(rich_markup_mode="markdown")
     if isinstance(found, typer.Typer):
         for info in found.registered_commands:
@@ -153,7 +151,7 @@ def load_command(name: str) -> Any:
 
 
 class _Command(TyperCommand):
-    """A command that accepts negative numbers as arguments, such as `-1` for the latest checkpoint."""
+    """A command that accepts negative numbers as arguments, such as `-1`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # Only then: a command that ignores unknown options cannot suggest corrections of misspelled ones.
@@ -162,7 +160,7 @@ class _Command(TyperCommand):
 
 
 def hide_types(command: Any) -> None:
-    """Hide the types that new versions of Typer show next to names, such as `<bool>` and `<str>`."""
+    """Hide types such as `<bool>` that new versions of Typer show in the help."""
 
     def get_help_option(ctx: Any) -> Any:
         # Runs when all options exist: Typer adds some to the top command, and the help option is created here.

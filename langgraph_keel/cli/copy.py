@@ -1,4 +1,4 @@
-"""`keel copy`: copy threads to another store. `keel stats`: the sizes of the records in a store."""
+"""The commands `keel copy` and `keel stats`."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def copy(
     target_blobs: TargetBlobs = None,
     json: AsJson = False,
 ) -> None:
-    """Copy threads between stores of any backend, and compare every copied value. Nothing is deleted.
+    """Copy threads between stores of any backend, and compare every value.
 
-    Runs may continue during the copy. After an interruption, run it again to continue; run it later to copy new data.
+    Nothing is deleted, and runs may continue. After an interruption, run it again; run it later to copy new data.
     Exit status 1 if something was not copied. The source need not be trusted, unless --with-shared is given.
 
     Example: `keel copy sqlite:///agent.db sqlite:///one.db --thread ada`
@@ -129,7 +129,7 @@ def _open_target(url: str, mode: str, options: Mapping[str, Any]) -> Iterator[An
 
 
 def _options(keys: str | None, blobs: str | None) -> Mapping[str, Any]:
-    """Return the options that are given for one store; all others come from the environment."""
+    """Return the options given for one store; others come from the environment."""
     options: dict[str, Any] = {}
     if keys is not None:
         options["encryption"] = None if keys == "none" else Keyring.from_file(keys, hide_names=None)
@@ -180,7 +180,7 @@ def stats(
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """Chart the bytes by kind of record, channel and thread, and estimate possible savings.
+    """Chart storage by kind, channel and thread, and estimate possible savings.
 
     Reads the whole store.
 

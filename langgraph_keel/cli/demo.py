@@ -88,7 +88,7 @@ def tools(folder: Path) -> list[StructuredTool]:
         return "outages of 41 and of 95 minutes"
 
     def book_credit(customer: str, amount: str, key: Annotated[str, InjectedToolArg] = "") -> str:
-        """Book a credit, which is money given away, unless one with this key is booked already."""
+        """Book a credit, unless one with this key is booked already."""
         with open(folder / CREDITS, "a+", encoding="utf-8") as file:
             file.seek(0)
             if not key or key not in file.read():
@@ -112,7 +112,7 @@ def tools(folder: Path) -> list[StructuredTool]:
 
 
 def build(cache: ToolCache, folder: Path, pace: float, hangs: bool) -> CompiledStateGraph[MessagesState]:
-    """Return the agent, a loop of model and tools. It writes events to the journal and to standard output."""
+    """Return the agent, a loop of model and tools, which writes a journal."""
 
     def note(event: str, **facts: Any) -> None:
         line = json.dumps({"event": event, "pid": os.getpid(), **facts}) + "\n"
@@ -150,7 +150,7 @@ def build(cache: ToolCache, folder: Path, pace: float, hangs: bool) -> CompiledS
 
 
 def work(url: str, thread: str, folder: str, pace: str, due: str) -> None:
-    """Run the agent; `due` is `start`, `resume`, or `decided` to resume with a decision."""
+    """Run the agent; `due` is `start`, `resume` or `decided`."""
     signal.alarm(int(60 + 30 * float(pace)))  # the agent does not outlive the demo
     # All tools can safely run again: they only read, rewrite the same file, or detect a repetition by its key.
     booking, others = ToolPolicy(unknown="retry", idempotency_argument="key"), ToolPolicy(unknown="retry")
@@ -166,7 +166,9 @@ def work(url: str, thread: str, folder: str, pace: str, due: str) -> None:
 
 
 def demo(url: Url = None, directory: Dir = None, pace: Pace = 0.25, json: AsJson = False) -> None:
-    """Kill an agent mid-run and watch another process finish it. No API key, no network.
+    """Kill an agent mid-run and watch another process finish it.
+
+    It needs no API key and no network.
 
     A LangGraph agent with a scripted model works in a child process. One of two parallel tool calls hangs, and the
     process is killed with SIGKILL. A second process resumes the thread by its id; the call that had finished is
@@ -199,7 +201,7 @@ def demo(url: Url = None, directory: Dir = None, pace: Pace = 0.25, json: AsJson
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The setting of the demo: a store, a thread in it, a directory, and the duration of a call."""
+    """The setting: a store, a thread, a directory, and the duration of a call."""
 
     url: str
     thread: str
@@ -223,7 +225,7 @@ def _set_stage(url: str | None, directory: Path | None, pace: float) -> Stage:
 
 
 def _run_agent(stage: Stage, out: Console, due: str, call: str) -> Popen[str]:
-    """Run an agent process to its end, or kill it when only the hanging call of a step is left."""
+    """Run an agent process to its end, or kill it when the hanging call is left."""
     command = [sys.executable, "-m", "langgraph_keel.cli.demo", stage.url, stage.thread, str(stage.folder)]
     errors, env, seen = stage.folder / "stderr.txt", os.environ | _NO_TRACING, set[tuple[str, str]]()
     command += [str(stage.pace), due]
@@ -265,7 +267,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The input of the claims: the journal by process, the store at the kill and at the end, the files."""
+    """The input of the claims: journal by process, stored states, and files."""
 
     events: Mapping[int, Sequence[Event]]
     status: int

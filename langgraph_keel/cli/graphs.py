@@ -50,7 +50,7 @@ def load_graph(name: str, open_saver: Callable[[ModuleType], Any]) -> tuple[Modu
 
 
 def _call_factory(name: str, factory: Any, open_saver: Callable[[], Any]) -> Any:
-    """Return the graph that a function makes; its required argument, if any, is a config or a saver."""
+    """Call a graph factory, with a config or a saver if it requires one."""
     parameters = inspect.signature(factory).parameters.values()
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     required = [each for each in parameters if each.default is each.empty and each.kind not in variadic]
@@ -95,7 +95,7 @@ def _load(name: str, form: str) -> tuple[ModuleType, Any]:
 
 
 def _import(module: str) -> ModuleType:
-    """Import a module by name (also from the current directory), or by file, as in langgraph.json."""
+    """Import a module by name, also from the current directory, or by file."""
     place = ""
     if module.endswith(".py") or "/" in module:
         file = Path(module).resolve()
@@ -115,7 +115,7 @@ def _import(module: str) -> ModuleType:
 
 
 def find_upgrades(module: ModuleType, engine: Any, named: str | None = None) -> Any:
-    """Return the upgrades that an option names, or those of the graph's saver, or those in its module."""
+    """Return the upgrades of an option, of the graph's saver, or of its module."""
     if named is not None and ":" in named:
         found = _load(named, "MODULE:LIST")[1]
         return [found] if isinstance(found, Upgrade) else found

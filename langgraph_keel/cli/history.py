@@ -1,4 +1,4 @@
-"""The commands for the history of a thread, and the lookup of threads and checkpoints by their names."""
+"""The commands for a thread's history, and lookup of threads and checkpoints."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def history(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """List a thread's checkpoints, newest first: nodes that ran, next nodes, questions, branches.
+    """List a thread's checkpoints, newest first: nodes, questions, branches.
 
     Example: `keel history my-thread --limit 10`
     """
@@ -204,7 +204,7 @@ def timeline(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """Draw a thread as a tree of checkpoints, with nodes, changes, branches, subgraphs, labels and questions.
+    """Draw a thread as a tree of checkpoints: nodes, changes, branches, labels.
 
     Example: `keel timeline my-thread`
     """
@@ -236,7 +236,9 @@ def timeline(
 
 
 def rewind(thread: Thread, at: At, url: Url = DEFAULT_URL, by: Actor = None, json: AsJson = False) -> None:
-    """Make an earlier checkpoint the latest of its thread. Nothing is deleted; the next run starts there.
+    """Make an earlier checkpoint the latest of its thread.
+
+    Nothing is deleted; the next run starts there.
 
     Example: `keel rewind my-thread 14`
     """
@@ -256,7 +258,7 @@ def rewind(thread: Thread, at: At, url: Url = DEFAULT_URL, by: Actor = None, jso
 def fork(
     thread: Thread, at: At, new: NewThread = None, url: Url = DEFAULT_URL, by: Actor = None, json: AsJson = False
 ) -> None:
-    """Branch off at a checkpoint: a new thread with its history, or a branch in the same thread.
+    """Branch off at a checkpoint, to a new thread or within the same thread.
 
     Reports which tool calls the new thread would repeat, and which approvals of the original it would act on.
 
@@ -297,7 +299,7 @@ def _outlook(moment: Moment, ledger: str, run: str = "The next run") -> Iterator
 
 
 def _approvals_before(saver: Any, found: Timeline, moment: Moment) -> list[ApprovalRequest]:
-    """Return the approvals since the last input before a moment, on which its next step may act."""
+    """Return approvals since the last input, on which the next step may act."""
     len(found)  # reads the whole thread
     steps = set[str | None]()
     for address in reversed(found.pages.way_to(moment.address)):
@@ -325,7 +327,7 @@ def _call_json(call: KeptCall) -> dict[str, Any]:
 
 
 def label(thread: Thread, at: At, name: Name, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Label a checkpoint: all commands accept the label, and pruning keeps the checkpoint.
+    """Label a checkpoint; commands accept the label, and pruning keeps it.
 
     Example: `keel label my-thread 14 "before migration"`
     """
@@ -379,7 +381,7 @@ def diff(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """Show the changes between two checkpoints: messages word by word, other values by path.
+    """Show the changes between two checkpoints: messages by word, values by path.
 
     Example: `keel diff my-thread 14 "before migration"`
     """
@@ -395,6 +397,6 @@ def diff(
 
 
 def config_at(saver: Any, thread_id: str, text: str | None) -> Any:
-    """Return the config of the moment that `text` names; of the latest one if it is `None`."""
+    """Return the config of the moment that `text` names, by default the latest."""
     found = open_timeline(saver, thread_id)
     return config_of(thread_id, "") if text is None else moment_of(found, text).config

@@ -21,7 +21,9 @@ def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key, such as the year.")],
     json: AsJson = False,
 ) -> None:
-    """Create and print a master key, for `KEEL_KEYS` or a key file. It is not stored: keep a copy.
+    """Create and print a master key, for `KEEL_KEYS` or a key file.
+
+    The key is not stored: keep a copy.
 
     Example: `(umask 077 && keel keys new 2026 > keel.keys)`
     """
@@ -31,7 +33,9 @@ def new(
 
 @keys.command("show")
 def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Show which master key a store needs, and which one is current. No secret is shown.
+    """Show which master key a store needs, and which one is current.
+
+    No secret is shown.
 
     Checks that the keys open the store. Exit status 1 if they do not.
 
@@ -46,7 +50,9 @@ def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 
 @keys.command("rotate")
 def rotate(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Make the first key of the keyring the master key of a store. Runs continue; no record is rewritten.
+    """Make the first key of the keyring the master key of a store.
+
+    Runs continue; no record is rewritten.
 
     An attacker with the old key and a copy of the store can still read later copies: see `keel keys renew`.
 
@@ -61,7 +67,9 @@ def rotate(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 
 @keys.command("renew")
 def renew(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Rotate the master key, and give the store and each thread a new key for later writes. Runs continue.
+    """Rotate the master key, and give the store and each thread a new key.
+
+    The new keys are for later writes. Runs continue.
 
     An attacker with the old master key and a copy of the store cannot read later writes. Existing records are not
     encrypted again. After an interruption, run it again to continue. Exit status 1 if keys of a thread cannot be read.
@@ -84,7 +92,9 @@ def migrate(
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """Encrypt all plain-text data in a store. Runs continue. After an interruption, run it again to continue.
+    """Encrypt all plain-text data in a store.
+
+    Runs continue. After an interruption, run it again to continue.
 
     First give all programs keyrings with `migrate=True`. Exit status 1 if some data could not be read; it is left as
     it is.

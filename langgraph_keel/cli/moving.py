@@ -1,4 +1,4 @@
-"""`keel import`: import threads from LangGraph's own savers. `keel export --to-langgraph`: export them."""
+"""The commands `keel import` and `keel export --to-langgraph`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def import_(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """Import threads from the store of one of LangGraph's own savers, comparing each with its source.
+    """Import threads from one of LangGraph's own savers, and compare them.
 
     Safe while the application runs (`moving_from=`), and safe to repeat: imported threads are skipped. Exit status 1 if
     a thread could not be imported.
@@ -76,7 +76,7 @@ def export_to_langgraph(
 
 
 def _print_report(report: Any, name: str, done: str, *, json: bool) -> None:
-    """Print the report of an import or export, which counts threads as `name`; exit with status 1 if one failed."""
+    """Print the report of an import or export; exit with status 1 if one failed."""
     words, counts = {name: f"{done} ({count_of(report.checkpoints, 'checkpoint')})"} | _SAID, report.threads
     lines = [f"{count_of(counts[name], 'thread')} {said}." for name, said in words.items() if counts[name]]
     print_answer(report.to_dict(), Text("\n".join(lines) or "There are no threads."), as_json=json)

@@ -43,7 +43,7 @@ def note(
     outcome: Ended = None,
     json: AsJson = False,
 ) -> None:
-    """Attach a note to a thread: a decision (before acting on it), a finding, a goal or the next step.
+    """Attach a note to a thread: a decision, a finding, a goal or the next step.
 
     Example: `keel note my-thread "migrate the table" --because "the tests pass"`
     """
@@ -94,7 +94,7 @@ def handoff(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """Summarize a thread for the next session: goal, finished and failed work, decisions, next step.
+    """Summarize a thread for the next session: goal, work, decisions, next step.
 
     Example: `keel handoff my-thread --out HANDOFF.md`
     """
@@ -114,7 +114,7 @@ def handoff(
 def journal(
     thread: OneThread = None, url: Url = DEFAULT_URL, owner: Owner = None, since: Since = None, json: AsJson = False
 ) -> None:
-    """Show a daily journal of a thread, or of all threads of an owner: runs, tools, notes, decisions.
+    """Show a daily journal of a thread, or of all threads of an owner.
 
     Example: `keel journal my-thread --since 7d`
     """

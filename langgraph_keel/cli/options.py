@@ -1,4 +1,4 @@
-"""The options that commands share, and the functions that open stores for commands."""
+"""Options that commands share, and functions that open stores for commands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORMS = "URLs are sqlite:///agent.db, files:DIRECTORY, postgresql://HOST/DATABAS
 
 
 def confirm(question: str, otherwise: str) -> None:
-    """Ask on standard error, as standard output may be a file. Exit with status 1 if the answer is no."""
+    """Ask on standard error; exit with status 1 if the answer is no."""
     if not typer.confirm(question, err=True):
         typer.echo(otherwise, err=True)
         raise typer.Exit(1)
@@ -97,7 +97,7 @@ def duration(text: str) -> float:
 
 
 def read_time(param: typer.CallbackParam, text: str | None) -> Any:
-    """Parse the time of an option: an age (`12h`, `7d`), or a date or time in ISO form."""
+    """Parse an age (`12h`, `7d`), or a date or time in ISO form, of an option."""
     if text is None:
         return None
     try:
@@ -134,7 +134,10 @@ Until = Annotated[
 
 @contextmanager
 def open_store(url: str, *, migrate: bool = False, **options: Any) -> Iterator[Any]:
-    """Open a store, or a tenant's view of it (`keel --tenant`). Keys and blobs default to those of the environment."""
+    """Open a store, or a tenant's view of it (`keel --tenant`).
+
+    Keys and blobs default to those of the environment.
+    """
     # `encryption=None` and `blobs=None` mean none. With `migrate`, plain text can be read, too.
     if "blobs" not in options and (blobs := os.environ.get("KEEL_BLOBS")):
         options["blobs"] = blobs
@@ -156,7 +159,7 @@ def types_of(imports: list[str] | None) -> list[type] | None:
 
 @contextmanager
 def open_to_read(url: str, imports: list[str] | None = None, **options: Any) -> Iterator[Any]:
-    """Open a store for reading. Values of classes that are not in `imports` become placeholders."""
+    """Open a store for reading; classes outside of `imports` become placeholders."""
     try:
         with _name_store(url), open_store(url, read_only=True, types=types_of(imports), **options) as saver:
             yield saver.raw
@@ -194,7 +197,7 @@ def _name_store(url: str) -> Iterator[None]:
 
 
 def url_to_name(url: str) -> str:
-    """Return the URL that another command needs to find this store; empty if it needs none."""
+    """Return the URL that another command needs for this store, if any."""
     is_implied = url == url_of(os.environ.get("KEEL_URL") or DEFAULT_URL)
     return "" if is_implied else without_password(url)
 
@@ -207,13 +210,13 @@ def command_line(url: str, *words: str) -> str:
 
 
 def advise_import(error: RefusedType) -> RefusedType:
-    """Return the error, with advice to import the module of the class if that can help."""
+    """Return the error, with advice to import the module if that can help."""
     advice = _advice([error.type_name], ())
     return type(error)(error.type_name, f"{error.reason}{advice}", error.path, error.where) if advice else error
 
 
 def tell_unread(shown: Any, imports: list[str] | None) -> None:
-    """Print to standard error how many of the shown values were not read, and how to read them."""
+    """Report to standard error the number of values not read, and how to read them."""
     found = list(find_unread(shown))
     if found:
         names = [each.type_name for each in found]
@@ -222,7 +225,7 @@ def tell_unread(shown: Any, imports: list[str] | None) -> None:
 
 
 def tell_names(what: str, names: Iterable[str], imports: list[str] | None, why: str = ".") -> None:
-    """Print to standard error the classes of values that were not read, and how to read them."""
+    """Report to standard error the classes of values that were not read."""
     known = dict.fromkeys(names)
     line = f"{what}, of {', '.join(known)}{why}{_advice(known, imports or ())}"
     console(stderr=True).print(Text(plain(line), "yellow"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Output of commands: consoles, JSON, tables, text that is safe to print, and the progress bar."""
+"""Output of commands: consoles, JSON, tables, safe text, the progress bar."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ PATIENCE = 0.5
 
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """Return a console that prints every string literally: no markup, no emoji codes, no highlighting."""
+    """Return a console without markup, emoji codes or highlighting."""
     return Console(markup=False, emoji=False, highlight=False, stderr=stderr, quiet=quiet)
 
 
 def shell_word(text: str) -> str:
-    """Return `text` as one word for a shell; control characters become escapes of bash and zsh."""
+    """Return `text` as one word for a shell, with control characters escaped."""
     if plain(text) == text:
         return shlex.quote(text)
     inner = text.replace("\\", "\\\\").replace("'", "\\'")
@@ -49,7 +49,7 @@ def shell_word(text: str) -> str:
 
 
 def block(text: str, limit: int | None = None) -> Text:
-    """Return `text` as lines to print, cut after `limit` characters with a note of the rest."""
+    """Return `text` as lines, cut after `limit` characters with a note."""
     shown = Text(plain(text if limit is None else text[:limit], keep="\n\t"), overflow="fold")
     if limit is not None and len(text) > limit:
         shown.append(f" … {len(text) - limit:,} more characters (--full)", "dim")
@@ -96,7 +96,7 @@ def print_lines(lines: Iterable[Text]) -> None:
 
 
 def report_error(error: KeelError, *, as_json: bool) -> None:
-    """Print `error`: one red line on standard error, or one JSON object on standard output."""
+    """Print an error: a red line on standard error, or JSON on standard output."""
     if as_json:
         print_json({"error": {"code": error.code, "message": str(error)}})
         return
@@ -116,7 +116,7 @@ def print_failures(failed: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table of the non-empty columns; if a word would not fit its column, a paragraph for each row."""
+    """A table of non-empty columns, or a paragraph per row if it does not fit."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | Text] | Text]  # the cells of each, or a `Text` across all columns
@@ -162,7 +162,7 @@ class Rows:
 
 
 def _fit_columns(table: Table, console: Console, available: int) -> bool:
-    """Set column widths that break no word, unlike rich's own; return whether such widths exist."""
+    """Set column widths that break no word; return whether that is possible."""
     widths, least = zip(*(_sizes(column, console, available) for column in table.columns), strict=True)
     for column in table.columns:
         column.width = 1
@@ -179,7 +179,7 @@ def _fit_columns(table: Table, console: Console, available: int) -> bool:
 
 
 def _sizes(column: Column, console: Console, available: int) -> tuple[int, int]:
-    """Return the width of a column without wrapping, at most `available`, and the width of its longest word."""
+    """Return the preferred and the minimum width of a column."""
     options = console.options.update_width(_ANY_WIDTH)
     cells = [console.measure(cell, options=options) for cell in (column.header, *column.cells)]
     least = max(cell.maximum if column.no_wrap else cell.minimum for cell in cells)
@@ -187,7 +187,7 @@ def _sizes(column: Column, console: Console, available: int) -> tuple[int, int]:
 
 
 def table_of(*columns: str) -> Table:
-    """Return an empty table, with less padding if it has many columns. `>` marks a column of numbers."""
+    """Return an empty table. `>` marks a column of numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
     table.padding = (0, 1, 0, 0) if len(columns) > 6 else (0, 1)
     for column in columns:
@@ -221,7 +221,7 @@ class Tell(Protocol):
 def bar(
     what: str, *, quiet: bool = False, speed: bool = False, keeps: bool = False, then: str | None = None
 ) -> Iterator[Tell]:
-    """Show progress on a terminal's standard error after `PATIENCE`; Ctrl-C prints `then`."""
+    """Show progress on standard error after `PATIENCE`; Ctrl-C prints `then`."""
     from rich import progress as rich
 
     class Speed(rich.ProgressColumn):

@@ -1,4 +1,4 @@
-"""`keel provenance`: the model calls of a thread. `keel export`: threads as JSON Lines, one per line."""
+"""The commands `keel provenance` and `keel export`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def provenance(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """List the model calls of a thread: the served models, their settings, and changes of both.
+    """List the model calls of a thread: models, settings, and their changes.
 
     Example: `keel provenance my-thread`, or for its latest checkpoint only: `keel provenance my-thread -1`
     """
@@ -91,7 +91,7 @@ def provenance(
 
 
 def _is_cut(saver: Any, thread: str) -> bool:
-    """Return whether model calls were removed; `False` if unknown: without messages, or damaged."""
+    """Return whether model calls were removed; `False` if that is unknown."""
     return any(line["usage"] is None for line in saver.provenance.trajectories([thread], on_skip=lambda *_: None))
 
 
@@ -199,7 +199,7 @@ MaxCost = Annotated[float | None, typer.Option(metavar="AMOUNT", min=0, help="On
 
 @dataclass(slots=True)
 class Report:
-    """Errors by thread, numbers of skipped threads by reason, and the placeholders that were written."""
+    """Errors by thread, skipped threads by reason, and written placeholders."""
 
     tell: Tell
     total: int | None
@@ -244,7 +244,7 @@ def export(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """Export threads as JSON Lines: messages in chat format, tool and model calls, usage, cost, outcome.
+    """Export threads as JSON Lines: messages, tool and model calls, usage, cost.
 
     One thread per line, one in memory at a time. Threads that cannot be read are reported on standard error, the others
     are written, and the exit status is 1. With --json and a file, a report is printed to standard output. With

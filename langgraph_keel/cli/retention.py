@@ -1,4 +1,4 @@
-"""The commands that remove data or forbid it: `prune`, `delete`, `retention`, `erase`, `hold`, `reclaim`."""
+"""The commands that remove data, or forbid its removal."""
 
 from __future__ import annotations
 
@@ -196,7 +196,9 @@ def set_(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Set the policy for threads that match a pattern. Nothing is removed before the next `keel sweep`.
+    """Set the policy for threads that match a pattern.
+
+    Nothing is removed before the next `keel sweep`.
 
     It replaces an earlier policy for the same pattern. A new policy is placed first, but after the policies whose
     threads it also matches; the one for `*` is always last.
@@ -235,7 +237,7 @@ def clear(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Remove all policies, or the one for a pattern, so that `keel sweep` no longer applies them.
+    """Remove all policies, or the one for a pattern.
 
     Example: `keel retention clear --threads 'chat-*'`
     """
@@ -278,7 +280,7 @@ def erase(
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """Erase a person's threads, items, or both, and report everything that was erased or left.
+    """Erase a person's threads, items, or both, and report the result.
 
     Shows a preview, and asks. Stop the person's runs first. Threads that also name other people are
     reported. Exit status 1 if data of the person is left, or may be.
@@ -319,7 +321,7 @@ def hold(
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """Place a hold on a person, so that none of their data is removed; release holds, or list them.
+    """Place a hold on a person, whose data is then kept; release or list holds.
 
     Example: `keel hold --user alice@example.com --reason "case 17" --by legal`
     """
@@ -340,7 +342,9 @@ def hold(
 
 
 def reclaim(full: Whole = False, strays: Strays = False, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Reclaim the space of deleted data. `--full` locks the tables, or the file, while it runs.
+    """Reclaim the space of deleted data.
+
+    `--full` locks the tables, or the file, while it runs.
 
     Example: `keel reclaim --full`
     """

@@ -50,7 +50,7 @@ def show(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """Show the state at a checkpoint: messages and other channels, metadata, pending writes, open questions.
+    """Show the state at a checkpoint: channels, metadata, writes, questions.
 
     Example: `keel show my-thread`, or one checkpoint of it: `keel show my-thread 14`
     """
@@ -87,7 +87,7 @@ def nodes_after(found: CheckpointTuple) -> tuple[str, ...]:
 
 
 def interrupts(found: CheckpointTuple) -> tuple[Interrupt, ...]:
-    """Return the open questions: of tasks that asked and have not written anything since."""
+    """Return the open questions of tasks that have written nothing since."""
     return steps.open_questions(found.pending_writes or [])
 
 
@@ -195,7 +195,7 @@ def _question(value: Any, full: bool) -> Text:
 
 
 def _lines(value: Any) -> Iterator[str]:
-    """Yield plain data as lines, one for each field or element, with its parts below it."""
+    """Yield plain data as lines, with nested values indented."""
     if not _has_parts(value):
         yield from text_of(value).split("\n")
         return

@@ -131,7 +131,7 @@ def search(
 
 
 def _print(found: Sequence[Item], limit: int, place: tuple[str, ...], answer: dict[str, Any] | None) -> None:
-    """Print a page of items, and whether there are more; as JSON with the rest of the answer."""
+    """Print a page of items, and whether there are more."""
     shown, more = found[:limit], len(found) > limit
     if answer is not None:
         return print_json({**answer, "items": [_json_of(each) for each in shown], "more": more})
@@ -155,7 +155,10 @@ def _json_of(item: Item) -> dict[str, Any]:
 
 
 def _index_line(item: Item, place: tuple[str, ...]) -> str:
-    """Return the line of an item in a memory index: its key, the first line of its text, and its date."""
+    """Return the line of an item in a memory index.
+
+    It has the key, the first line of the text, and the date.
+    """
     value = item.value
     texts = [each for each in (value.get("text"), value.get("content"), *value.values()) if isinstance(each, str)]
     text = next((line for each in texts[:1] for line in each.splitlines() if line.strip()), None)
@@ -236,7 +239,7 @@ def _shown(place: Sequence[str], key: str) -> str:
 
 @store.command("export")
 def export(directory: Directory, namespace: Below = "", url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Write items to files that people can read and edit: one JSON file each, in plain text.
+    """Write items to readable, editable files: one JSON file each, in plain text.
 
     `keel store import` imports them again. The directory must be empty, or not exist yet.
 
@@ -267,7 +270,7 @@ def export(directory: Directory, namespace: Below = "", url: Url = DEFAULT_URL, 
 
 @store.command("import")
 def import_(directory: Directory, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Import exported items, also edited ones. An item that has changed in the store since the export is kept.
+    """Import exported items, also edited ones, unless they changed in the store.
 
     Kept items are listed, and the exit status is 1. An item that no longer exists in the store is created again. All
     files are checked first.

@@ -50,10 +50,11 @@ def tail(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """Print the checkpoints and status changes of one thread, or of all, in the order they are seen.
+    """Print checkpoints and status changes of one thread, or of all threads.
 
-    With -f, it waits for new ones from any process. With -f and --json, it prints one JSON object per line, and from
-    time to time a cursor. A program that continues after the last cursor misses nothing, but may see events twice.
+    Events are in the order in which they are seen. With -f, it waits for new ones from any process. With -f and --json,
+    it prints one JSON object per line, and from time to time a cursor. A program that continues after the last cursor
+    misses nothing, but may see events twice.
 
     Example: `keel tail -f --after 10m`
     """

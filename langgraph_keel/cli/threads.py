@@ -173,9 +173,10 @@ def usage(
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """Report tokens, cost, checkpoints and bytes by owner, tenant, status, day or thread.
+    """Report usage by owner, tenant, status, day or thread.
 
-    The highest usage comes first; days are in order. Deleted threads are not included.
+    Shows tokens, cost, checkpoints and bytes. The highest usage comes first; days are in order. Deleted threads are not
+    included.
 
     Example: `keel usage --by tenant --since 30d --json`
     """
@@ -216,7 +217,7 @@ def usage_table(what: str, taken: Mapping[str, Usage]) -> RenderableType:
 
 
 def _mark_waiting(saver: Any, found: Sequence[Any], *, show_decided: bool) -> list[Any]:
-    """Return the threads, marking those that wait for a person, and those whose requests are decided."""
+    """Mark threads that wait for a person, or whose requests are decided."""
     session, marked = saver.engine.session, []
     waits = saver.engine.run(find_waiting_threads(session, {info.thread_id for info in found}))
     for info in found:
@@ -252,7 +253,7 @@ def _tries_of(saver: Any, status: Any) -> Any:
 
 
 def _status_line(status: Any, tries: Any) -> Text:
-    """Return a status as text, with the process that runs the thread and the attempts of workers."""
+    """Return a status as text, with the process and the attempts of workers."""
     parts = status.holder.split("/")
     facts = [f"process {parts[2]} on {parts[0]}"] if len(parts) == 4 else []
     facts += [f"{count_of(tries.count, 'attempt')} to recover it"] if tries.count else []

@@ -1,4 +1,4 @@
-"""The commands for the ledger of tool calls: `tools`, `settle`, `cache stats` and `cache clear`."""
+"""The commands for the ledger: `tools`, `settle`, `cache stats`, `cache clear`."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def settle(
 
 @cache.command()
 def stats(url: Url = DEFAULT_URL, imports: Imports = None, json: AsJson = False) -> None:
-    """Count the calls of all threads by tool: runs, answers from the ledger, failures, unknown outcomes, savings.
+    """Count the calls of all threads by tool: runs, hits, failures, savings.
 
     Example: `keel cache stats --url sqlite:///agent.db`
     """
@@ -299,7 +299,9 @@ def clear(
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Clear stored results, so that the tools run again. Running calls and unknown outcomes are kept.
+    """Clear stored results, so that the tools run again.
+
+    Running calls and unknown outcomes are kept.
 
     Example: `keel cache clear --thread my-thread --yes`
     """

@@ -1,4 +1,4 @@
-"""`keel doctor`: check stored threads against the code of a graph. `keel upgrade`: upgrade them to it."""
+"""The commands `keel doctor` and `keel upgrade`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def doctor(
     junit: Junit = None,
     json: AsJson = False,
 ) -> None:
-    """Open a store's threads with the code of a graph, and report which would break. Changes nothing.
+    """Report which threads of a store would break with the code of a graph.
+
+    Opens each thread, and changes nothing.
 
     The exit status is 1 if a thread would break.
 
@@ -79,7 +81,7 @@ def doctor(
 def upgrade(
     graph: Graph, url: Url = DEFAULT_URL, upgrades: From = None, dry_run: DryRun = False, json: AsJson = False
 ) -> None:
-    """Upgrade all threads to the current version of an application, and report failures.
+    """Upgrade all threads to the current version, and report failures.
 
     A thread with steps or questions left is not changed now; it is upgraded when it continues. Safe while runs write,
     and safe to repeat: upgraded threads are skipped. The exit status is 1 if a thread could not be upgraded.
@@ -111,7 +113,7 @@ def upgrade(
 
 @contextmanager
 def _open(graph: str, url: str, upgrades: str | None, *, read_only: bool) -> Iterator[tuple[Any, Any]]:
-    """Open a store with the serializer and the upgrades of a program; yield the saver and the graph."""
+    """Open a store with a program's serializer and upgrades; yield saver and graph."""
     module, compiled = load_graph(graph, lambda _: MemorySaver())
     engine = engine_of(getattr(compiled, "checkpointer", None))
     options: dict[str, Any] = {"upgrades": find_upgrades(module, engine, upgrades)}
@@ -140,7 +142,7 @@ def _page(diagnosis: Any) -> Text:
 
 
 def _junit(diagnosis: Any) -> bytes:
-    """Return a test suite with a case for each thread that breaks, and one for all others."""
+    """Return a JUnit test suite: a case per broken thread, and one for the others."""
     suite, cases = Element("testsuite", name="keel doctor"), dict[str, Element]()
     for each in diagnosis.breaks:  # `plain`, as XML has no control characters
         if each.thread_id not in cases:

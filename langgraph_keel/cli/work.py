@@ -56,7 +56,7 @@ def work(
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> None:
-    """Run a worker: continue threads whose process died, and drained or accepted ones, until stopped.
+    """Run a worker that continues interrupted, drained and accepted threads.
 
     Any number of workers may run. The graph uses the saver that it was compiled with, which needs `recoverable=True`; a
     graph without a saver gets one for --url. SIGTERM and Ctrl-C stop the worker after the current step, and another
@@ -80,7 +80,7 @@ def work(
 
 @contextmanager
 def _open(name: str, url: str | None, *, read_only: bool) -> Iterator[tuple[Any, Any]]:
-    """Yield a graph and its saver: the one that it was compiled with, or a new one for a store."""
+    """Yield a graph and its saver, or a new saver if it has none."""
     where = url_of(url or os.environ.get("KEEL_URL") or DEFAULT_URL)
     with ExitStack() as stack:
         is_ours = False
@@ -133,7 +133,7 @@ def _show(saver: Any, compiled: Any, attempts: int, match: str | None, as_json: 
 async def _work(
     saver: Any, compiled: Any, attempts: int, match: str | None, once: bool, as_json: bool
 ) -> tuple[int, int]:
-    """Continue threads; return the number of continued threads, and of failed attempts."""
+    """Continue threads; return the numbers of continued threads and failures."""
     stop, done, failed, loop = Event(), 0, 0, asyncio.get_running_loop()
     errors, hint = console(stderr=True), "Ctrl-C stops it after the current step."
     shown = errors.status(hint) if errors.is_terminal and not as_json else nullcontext()
@@ -173,7 +173,7 @@ class _JsonLine(logging.Formatter):
 
 @contextmanager
 def _log_lines() -> Iterator[None]:
-    """Log to standard error, unless it is a terminal, or the program has configured logging."""
+    """Log to standard error, unless it is a terminal or logging is configured."""
     if sys.stderr.isatty() or logging.getLogger().handlers:
         yield
         return

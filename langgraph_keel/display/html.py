@@ -1,4 +1,4 @@
-"""HTML that shows stored content: all text is escaped, and colours are readable on light and dark pages.
+"""HTML that shows stored content, escaped, readable on light and dark pages.
 
 Styles are attributes of elements, because pages that host notebooks drop `<style>`. Some drop the attributes, too; then
 plain tables remain.
@@ -55,7 +55,10 @@ def table(*inner: str) -> str:
 
 
 def chip(label: str, colour: str = "127,127,127", alpha: str = ".16", name: str = "span") -> str:
-    """Return a few words with a background, as an element `name`, which matters where styles are dropped."""
+    """Return a few words with a background.
+
+    `name` is the element, which matters where styles are dropped.
+    """
     broken = "-webkit-box-decoration-break:clone;box-decoration-break:clone;overflow-wrap:anywhere"
     style = f"padding:1px 6px;margin:0 3px 0 0;border-radius:4px;{broken}"
     return tag(name, text(label), style=f"{style};font:inherit;color:inherit;background:rgba({colour},{alpha})")

@@ -1,4 +1,4 @@
-"""Stored values as JSON: messages by type and content, and values without a JSON form as their `repr`.
+"""Stored values as JSON; values without a JSON form as their `repr`.
 
 A value that may not be revived is `{"not_read": "module.Class", "module", "qualname", "reason", "stored"}`.
 """
@@ -53,7 +53,10 @@ def unread_fields(unread: Unread) -> dict[str, Any]:
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """Return the fields of a data object, or the stored ones if it may not be revived; else `None`."""
+    """Return the fields of a data object; `None` for other values.
+
+    If it may not be revived, these are its stored fields.
+    """
     if type(value) is Unread:
         return value.stored if type(value.stored) is dict else None
     if isinstance(value, BaseMessage):

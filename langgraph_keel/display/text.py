@@ -1,4 +1,4 @@
-"""Text made safe and short enough to show: content, ids, counts, sizes and amounts."""
+"""Text made safe and short to show: content, ids, counts, sizes and amounts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORTEST_ID = 8
 
 
 def plain(text: str, keep: str = "") -> str:
-    """Return `text` with control characters for terminals as escapes, except those in `keep`."""
+    """Return `text` with control characters escaped, except those in `keep`."""
     return UNSAFE.sub(lambda match: match[0] if match[0] in keep else _escape(match[0]), text)
 
 
@@ -32,13 +32,13 @@ def one_line(text: str, limit: int = 200) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Return the start of `text`, safe to print, with its line breaks and a note of the missing length."""
+    """Return the start of `text`, safe to print, and a note of the rest."""
     shown = plain(text[:limit], keep="\n\t")
     return shown if len(text) <= limit else f"{shown.rstrip()} … {len(text) - limit:,} more characters"
 
 
 def represent(value: Any) -> str:
-    """Return `repr(value)`, or hexadecimal digits for an integer with more digits than Python prints (4,300)."""
+    """Return `repr(value)`, in hexadecimal for an integer that is too long for it."""
     try:
         return repr(value)
     except Exception:  # from an integer inside it, or from a class of the user
@@ -65,12 +65,12 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_money(amount: float) -> str:
-    """Return an amount of money, in the currency of the configured prices; small amounts with three digits."""
+    """Return an amount of money; small amounts with three digits."""
     return f"{amount:,.2f}" if amount >= 1 or amount == 0 else f"{amount:.3g}"
 
 
 def short_ids(ids: Iterable[str], least: int = SHORTEST_ID, *, from_start: bool = False) -> Mapping[str, str]:
-    """Return a unique end of each id (or a unique start), all of the same minimum length.
+    """Return a unique end (or start) of each id, all of the same minimum length.
 
     LangGraph's ids differ at the end.
     """

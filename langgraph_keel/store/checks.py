@@ -1,4 +1,4 @@
-"""Validation of arguments before anything is stored: namespaces, values, times to live."""
+"""Checks of arguments before writes: namespaces, values, times to live."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class InvalidNamespace(InvalidInput, InvalidNamespaceError):
 
 
 def check_place(namespace: Any, key: Any = "") -> tuple[str, ...]:
-    """Return a namespace if LangGraph allows its labels and the key is text; raise `InvalidInput` otherwise.
+    """Return a namespace; `InvalidInput` if it or the key is invalid.
 
     Cells could store other labels, too, but then the items could not be moved to another LangGraph store.
     """
@@ -34,7 +34,7 @@ def check_place(namespace: Any, key: Any = "") -> tuple[str, ...]:
 
 
 def check_value(value: Any, what: str) -> dict[str, Any]:
-    """Return a copy of an item's value; `InvalidInput`, with the place, if it is not JSON."""
+    """Return a copy of an item's value; `InvalidInput` if it is not JSON."""
     if not isinstance(value, Mapping):
         raise InvalidInput(f"{what}: its value must be a mapping, not a {type(value).__name__}")
     copied: dict[str, Any] = {}
@@ -91,7 +91,7 @@ def check_ttl(ttl: Any, what: str) -> None:
 
 
 def check_index(index: Any, what: str) -> None:
-    """Check the fields of an item to embed: `None` for those of the store, `False` for none."""
+    """Check the fields to embed: `None` for the store's fields, `False` for none."""
     is_list = isinstance(index, list | tuple) and all(isinstance(path, str) for path in index)
     if not (index is None or index is False or is_list):
         raise InvalidInput(f"{what}: index={index!r:.60} is neither False nor a list of fields")

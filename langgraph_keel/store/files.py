@@ -30,14 +30,17 @@ def iso_of(at: int) -> str:
 
 
 def name_of_file(item: StoredItem) -> str:
-    """Return a file name for an item, safe on any file system: the start of its namespace and key, and a hash."""
+    """Return a file name for an item, safe on any file system."""
     words = re.findall("[a-z0-9]+", "-".join([*item.namespace, item.key]).lower()[: 4 * _READABLE])
     digest = blake2b(cell_key(item.namespace, item.key).encode(), digest_size=16).hexdigest()
     return f"{'-'.join(words)[:_READABLE].rstrip('-') or 'item'}-{digest}.json"
 
 
 def write_item(item: StoredItem, changed: int) -> bytes:
-    """Return the content of an item's file; `changed`, in microseconds since 1970, identifies its version."""
+    """Return the content of an item's file; `changed` identifies its version.
+
+    `changed` is in microseconds since 1970.
+    """
     fields = dict(zip(StoredItem._fields, ITEMS.pack(item), strict=True))
     del fields["fences"]  # they belong to the locks of this store
     shown = {**fields, "created": iso_of(item.created), "changed": iso_of(changed)}
@@ -86,7 +89,9 @@ class ItemFiles(Items):
     """The plans of exports and imports."""
 
     def page(self, namespace: tuple[str, ...], after: str) -> Plan[tuple[list[tuple[StoredItem, int]], str | None]]:
-        """Return a page of items below a namespace with the times of their changes, and a cursor. One trip.
+        """Return a page of items below a namespace, and a cursor. One trip.
+
+        Each item comes with the time of its last change.
 
         The order is that of their cells' keys, so that an item that changes concurrently is not missed.
         """
@@ -96,7 +101,7 @@ class ItemFiles(Items):
         return found, page[-1][0] if len(page) == PAGE else None
 
     def bring(self, items: Sequence[tuple[StoredItem, int]]) -> Plan[list[Brought]]:
-        """Write exported items, each only if the store lacks it or has the exported version. Two trips.
+        """Write exported items, except those that changed in the store. Two trips.
 
         Args:
             items: Each item with the time of its exported version, in microseconds since 1970.
@@ -131,5 +136,5 @@ class ItemFiles(Items):
 
 
 def _content(item: StoredItem) -> str:
-    """Return an item without its times and fences as JSON, in which 1, 1.0 and true differ."""
+    """Return an item without times and fences as JSON, where 1 and 1.0 differ."""
     return json.dumps(item._replace(created=0, fences=()), sort_keys=True)

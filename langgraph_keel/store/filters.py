@@ -1,4 +1,4 @@
-"""LangGraph's filters on values of items, and the index terms that narrow a search.
+"""LangGraph's filters on values, and the index terms that narrow a search.
 
 Filters work as in LangGraph's `InMemoryStore`, except that ordering values other than two numbers or two texts is no
 match, instead of an error.
@@ -18,7 +18,7 @@ _OPERATORS = {*_ORDERS, "$eq", "$ne"}
 
 
 def check_filter(wanted: Any) -> Mapping[str, Any]:
-    """Return a filter; `InvalidInput` if it is not a filter, or has an unknown operator."""
+    """Return a filter; `InvalidInput` if it is invalid."""
     if wanted is None:
         return {}
     if not isinstance(wanted, Mapping):
@@ -42,7 +42,7 @@ def fits(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 def terms_of_filter(wanted: Mapping[str, Any]) -> list[str]:
-    """Return the terms that all matches of a filter have: of fields that must equal a text or a number."""
+    """Return the index terms that all matches of a filter have."""
     terms = []
     for field, each in wanted.items():
         each = each.get("$eq") if isinstance(each, Mapping) and _has_operators(each) else each

@@ -1,4 +1,4 @@
-"""The saver's hook for items: sweeps remove expired ones, and `keel check` reads all of them."""
+"""The saver's hook for items, for sweeps, erasure and `keel check`."""
 
 from __future__ import annotations
 

@@ -58,7 +58,10 @@ class Seen(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A write of an item, or its removal if `value` is `None`; `fields` are embedded, `body` has the vectors."""
+    """A write of an item, or its removal if `value` is `None`.
+
+    `fields` are embedded, and `body` has the vectors.
+    """
 
     namespace: tuple[str, ...]
     key: str
@@ -76,7 +79,10 @@ Guard: TypeAlias = Callable[[Fences], Plan[Fences]]
 
 
 class Items:
-    """The items of one store, as plans on a session. `seen` are the versions that this process saw last."""
+    """The items of one store, as plans on a session.
+
+    `seen` has the versions that this process saw last.
+    """
 
     def __init__(self, session: Session, seen: OrderedDict[str, Seen]) -> None:
         self._session = session
@@ -94,7 +100,7 @@ class Items:
     def search(
         self, namespace: tuple[str, ...], wanted: Mapping[str, Any], limit: int, offset: int
     ) -> Plan[list[tuple[str, Kept[StoredItem]]]]:
-        """Return items below a namespace whose values match a filter, most recently changed first.
+        """Return matching items below a namespace, most recently changed first.
 
         One trip if the filter only compares fields with a text or a number for equality, else one per page read.
         """
@@ -117,12 +123,15 @@ class Items:
     def find(
         self, namespace: tuple[str, ...], wanted: Mapping[str, Any], query: str | None, limit: int, offset: int
     ) -> Plan[list[tuple[str, Kept[StoredItem], float | None]]]:
-        """As `search`, with the score `None` for each: only a store with `index=` uses the query."""
+        """As `search`, with the score `None`: only an indexed store uses the query."""
         found = yield from self.search(namespace, wanted, limit, offset)
         return [(key, kept, None) for key, kept in found]
 
     def namespaces(self, prefix: tuple[str, ...]) -> Plan[set[tuple[str, ...]]]:
-        """Return the namespaces with a prefix that have items. One trip per 1,000; two if some are not known yet."""
+        """Return the namespaces with a prefix that have items.
+
+        One trip per 1,000; two if some are not known yet.
+        """
         found: set[tuple[str, ...]] = set()
         after = None
         while True:
@@ -197,7 +206,10 @@ class Items:
         return writes
 
     def _draft(self, write: Write, held: Seen | None, now: int, fences: Fences = ()) -> tuple[Cell | None, Seen | None]:
-        """Return the new cell of a write and its version to remember; `None` for both if it removes the item."""
+        """Return the new cell of a write, and its version to remember.
+
+        Both are `None` if the write removes the item.
+        """
         if write.value is None:
             return None, None
         is_live = held is not None and (held.expires_at is None or held.expires_at > now // 1000)
@@ -219,7 +231,9 @@ class Items:
         return Seen(cell.token, item.created, cell.rank or 0, cell.expires_at, item.owner, item.fences)
 
     def update(self, like: Write, change: Change, guard: Guard | None) -> Plan[dict[str, Any] | None]:
-        """Change an item, retrying if another writer was faster; return the new value. `like` lacks the value.
+        """Change an item, retrying if another writer was faster; return the value.
+
+        `like` lacks the value.
 
         Two trips, and one for each retry. An existing item keeps its time to live.
         """
@@ -242,7 +256,7 @@ class Items:
             cell = reply.cell
 
     def refresh(self, keys: Collection[str]) -> Plan[None]:
-        """Restart the time to live of these items, except those that changed concurrently. Two trips."""
+        """Restart the time to live of items, except those that changed. Two trips."""
         found = yield from self._cells.read(list(keys))
         swaps: list[Swap] = [
             (key, kept.token, self._cell(kept.record, kept.cell.rank or 0, kept.cell.body))
@@ -264,7 +278,9 @@ class Items:
         ]
 
     def sweep(self) -> Plan[int]:
-        """Remove expired items; return their number. One trip per 1,000 items with an expiry, and one for removals.
+        """Remove expired items; return their number.
+
+        One trip per 1,000 items with an expiry, and one for removals.
 
         Items that are changed or renewed concurrently are kept, and so are items of persons on hold.
         """
@@ -284,7 +300,7 @@ class Items:
             after = page[-1][1].rank or 0, page[-1][0]
 
     def erase(self, person: str, held: Collection[str], acts: bool) -> Plan[tuple[int, Sequence[str]]]:
-        """Remove or count the items of a person; return their number, and the reasons why items are left.
+        """Remove or count a person's items; return their number, and problems.
 
         Two trips per 1,000 items and one at the end; with `acts=False`, one per 1,000.
         """

@@ -72,7 +72,7 @@ class OwnedPut(PutOp):
 
 @publish
 class KeelStore(BaseStore):
-    """Items that all threads and processes share, next to a saver's checkpoints: see `saver.store()`.
+    """Items that all threads and processes share; see `saver.store()`.
 
         graph = builder.compile(checkpointer=saver, store=saver.store())
 
@@ -205,7 +205,9 @@ class KeelStore(BaseStore):
     # -- the board -----------------------------------------------------------------------------------------------
 
     def _update(self, namespace: tuple[str, ...], key: str, fn: Change) -> Plan[dict[str, Any] | None]:
-        """Change an item by a function of its current value, so that no concurrent change is lost; return the new one.
+        """Change an item by a function of its value; return the new value.
+
+        No concurrent change is lost.
 
             store.update(("trips", "7"), "seats", lambda value: {"left": (value or {"left": 9})["left"] - 1})
 
@@ -241,7 +243,7 @@ class KeelStore(BaseStore):
     update, aupdate = faces(_update)
 
     def lock(self, name: str, *, ttl: float = 30.0, timeout: float | None = None) -> StoreLock:
-        """Return a lock that one process at a time can hold; `with` and `async with` take and release it.
+        """Return a lock that one process at a time can hold, for use with `with`.
 
             with store.lock("valuation") as lock:
                 lock.put(("trips", "7"), "price", {"euro": 340})
@@ -303,7 +305,7 @@ class KeelStore(BaseStore):
     # -- expiry --------------------------------------------------------------------------------------------------
 
     def _sweep_ttl(self) -> Plan[int]:
-        """Remove expired items; return their number. `saver.retention.sweep()` does this, too."""
+        """Remove expired items, as `retention.sweep()` does; return their number."""
         return self._items().sweep()
 
     sweep_ttl, asweep_ttl = faces(_sweep_ttl)
@@ -323,7 +325,10 @@ class KeelStore(BaseStore):
             thread.start()
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """Stop the thread; return whether it ended within `timeout` seconds. `True` if there is none."""
+        """Stop the thread; return whether it ended within `timeout` seconds.
+
+        `True` if there is no thread.
+        """
         if self._sweeper is None:
             return True
         thread, stopped = self._sweeper

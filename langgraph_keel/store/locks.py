@@ -1,4 +1,4 @@
-"""Locks with fencing tokens (`store.lock`): one cell per name, which the holder renews from a thread.
+"""Locks with fencing tokens (`store.lock`), renewed by a thread of the holder.
 
 A lock is free if it was released, if its holder is a dead process of this machine, or if a waiting process saw no
 renewal for the whole time to live, by its own clock. The fence of a lock grows each time the lock is taken.
@@ -35,7 +35,7 @@ Update: TypeAlias = Callable[[tuple[str, ...], str, Change, Guard], Plan[dict[st
 
 @dataclass(frozen=True, slots=True)
 class LockRecord:
-    """A lock and its current or last holder; without the name, which may name an erased person."""
+    """A lock and its last holder, without the name (which may name a person)."""
 
     fence: int
     holder: str  # the process (see `langgraph_keel.engine.leases`); empty if the lock was released
@@ -71,7 +71,7 @@ class _Taken:
         return f"lock {self.name!r} was taken with fence {self.record.fence}"
 
     def swap(self, token: str, **changes: Any) -> Plan[bool]:
-        """Change the lock if this process still holds it; return whether it does. One trip."""
+        """Change the lock if this process holds it; return whether it does. One trip."""
         sent, record = self.timer(), replace(self.record, **changes)
         cells = Cells(self.session, LOCKS, None)
         done, _ = yield from cells.swap(prefix_of((self.name,)), self.token, record, token=token)
@@ -85,7 +85,7 @@ class _Taken:
         return (yield from self.swap(self.token, until=max(until, self.record.until + 1)))
 
     def guard(self, found: Fences) -> Plan[Fences]:
-        """Return the fences to write to an item that has these; `LockLost` if the lock was taken by another process.
+        """Return the fences to write to an item; `LockLost` if the lock is lost.
 
         No trip; one if the last renewal is older than the time to live, as this process may have been stopped.
         """
@@ -97,7 +97,7 @@ class _Taken:
 
 
 class Locks:
-    """State that the locks of one store share: renewals, and sightings of other holders."""
+    """State that the locks of one store share: renewals and observed holders."""
 
     def __init__(self, timer: Callable[[], float] = monotonic) -> None:
         self.timer = timer
@@ -105,14 +105,14 @@ class Locks:
         self._keepers: dict[tuple[int, float], Keeper[_Taken]] = {}
 
     def keeper(self, ttl: float) -> Keeper[_Taken]:
-        """Return the keeper of this process for a time to live; a forked process has its own."""
+        """Return the keeper for a time to live; a forked process has its own."""
         keeper = Keeper[_Taken](ttl / 3, lambda each: run(each.renew(), each.session.driver), "the renewal of a lock")
         return self._keepers.setdefault((os.getpid(), ttl), keeper)
 
 
 @publish
 class StoreLock:
-    """A lock with a fencing token (`store.lock`), which `with` and `async with` take and release.
+    """A lock with a fencing token (`store.lock`), for `with` and `async with`.
 
     Its holder may be stopped for longer than the time to live and then continue, which no lock can prevent. Its writes
     through the lock are then refused, because `put` and `update` store the fence in the item.
@@ -194,7 +194,7 @@ class StoreLock:
             self._is_used = False
 
     def _update(self, namespace: tuple[str, ...], key: str, fn: Change) -> Plan[dict[str, Any] | None]:
-        """Change an item as `KeelStore.update` does, and store the fence in it, in the same compare-and-set.
+        """Change an item as `KeelStore.update` does, and store the fence in it.
 
         Raises:
             LockLost: If another holder has taken the lock. Nothing was written.

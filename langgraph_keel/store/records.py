@@ -22,7 +22,7 @@ Fences: TypeAlias = tuple[tuple[str, int], ...]
 
 
 class StoredItem(NamedTuple):
-    """The record of an item in its cell. The rank of the cell is the time of the last change."""
+    """The record of an item; the rank of its cell is the time of the last change."""
 
     namespace: tuple[str, ...]
     key: str
@@ -94,18 +94,24 @@ def prefix_of(namespace: tuple[str, ...]) -> str:
 
 @lru_cache(4096)
 def cell_key(namespace: tuple[str, ...], key: str) -> str:
-    """Return the key of an item's cell: blocks for the first two labels, for all other labels, and for the key."""
+    """Return the cell key of an item.
+
+    It has blocks for the first two labels, for all other labels, and for the key.
+    """
     rest = _block(*namespace[2:]) if len(namespace) > 2 else ABSENT
     return prefix_of(namespace).ljust(2 * BLOCK, "0") + rest + _block(key)
 
 
 def below(namespace: tuple[str, ...]) -> list[str]:
-    """Return the term of items below a namespace of three or more labels; for others, the key prefix suffices."""
+    """Return the term of items below a namespace of three or more labels.
+
+    For other namespaces, the key prefix suffices.
+    """
     return [f"in:{_block(*namespace)}"] if len(namespace) > 2 else []
 
 
 def term_of(field: str, value: Any) -> str | None:
-    """Return the term of all items in which a field equals a value; `None` if there is no such term."""
+    """Return the term of items in which a field equals a value, or `None`."""
     if type(value) is str:
         return f"{field}=s{value}"
     if type(value) in (bool, int, float):
@@ -121,12 +127,12 @@ def owner_term(person: str) -> str:
 
 
 def owners_of(item: StoredItem) -> set[str]:
-    """Return the persons to whom an item may belong: its owner, and each label of its namespace."""
+    """Return the possible owners of an item: `owner`, and labels of its namespace."""
     return {item.owner, *item.namespace} - {""}
 
 
 def marks_of_item(item: StoredItem) -> tuple[str, ...]:
-    """Return the search marks of an item: for texts and numbers in fields, for its place, and for its owners."""
+    """Return the search marks of an item, for fields, place and owners."""
     fields = (term for field, value in item.value.items() if (term := term_of(field, value)))
     places = (term for depth in range(3, len(item.namespace) + 1) for term in below(item.namespace[:depth]))
     owners = map(owner_term, sorted(owners_of(item)))

@@ -1,4 +1,4 @@
-"""Search of items by meaning: vectors in the bodies of cells, and an exact search over all of them.
+"""Search of items by meaning, exact over the vectors in bodies of cells.
 
 A search lists the keys and tokens below a namespace, reads the vectors that this process has not cached, and reads the
 items with the highest scores. Every change gives an item a new token, so cached vectors are never out of date.
@@ -112,7 +112,10 @@ class _IndexedItems(Items):
         self._index = index
 
     def _check(self, is_write: bool = False) -> Plan[None]:
-        """Refuse an index that differs from that of the items. One trip until it is known; a write records it."""
+        """Refuse an index that differs from the stored one.
+
+        One trip until it is known; a write records it.
+        """
         index = self._index
         if index.is_known:
             return
@@ -158,7 +161,7 @@ class _IndexedItems(Items):
     def find(
         self, namespace: tuple[str, ...], wanted: Mapping[str, Any], query: str | None, limit: int, offset: int
     ) -> Plan[list[tuple[str, Kept[StoredItem], float | None]]]:
-        """Return items below a namespace that match a filter, closest to the query first, with their cosines.
+        """Return matching items below a namespace, closest to the query first.
 
         The closest vector of an item counts. Items without vectors come last, most recently changed first. Two trips,
         and one per 500 items whose vectors this process has not cached. With a filter, all matches are read.
@@ -201,7 +204,10 @@ class _IndexedItems(Items):
                 return [(key, kept[key], None if score == -inf else score) for key, score in shown]
 
     def _list(self, namespace: tuple[str, ...]) -> Plan[dict[str, str]]:
-        """Return the tokens of items by key, most recently changed first. One trip per 100,000."""
+        """Return tokens of items by key, most recently changed first.
+
+        One trip per 100,000.
+        """
         listed: dict[str, str] = {}
         search = Search(prefix_of(namespace), marks_of(below(namespace)), limit=LISTED, is_bare=True)
         now = self._session.milliseconds

@@ -1,4 +1,4 @@
-"""Changes of items below a namespace (`store.watch`), found by comparing two polls; no log is stored."""
+"""Changes of items below a namespace (`store.watch`), found by polling."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ItemFeed(Follower[_Step, ItemChange]):
 
     @property
     def cursor(self) -> str:
-        """The position after the last yielded change, for `since`: JSON, about 80 bytes per item."""
+        """The position after the last yielded change, as JSON for `since`."""
         items = [[name[len(self._namespace) :], key, token] for token, name, key in self._known.values()]
         return json.dumps([1, self._namespace, items], separators=(",", ":"))
 

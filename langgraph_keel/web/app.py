@@ -1,4 +1,4 @@
-"""The page as an ASGI application: a table of pages and forms, each a function of a `Visit`."""
+"""The page as an ASGI application: pages and forms as functions of a `Visit`."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ async def show_inbox(visit: Visit) -> Shown:
 
 
 def _read_requests(saver: KeelSaver, after: str | None) -> Plan[tuple[list[ApprovalRequest], list[ApprovalRequest]]]:
-    """Return a page of waiting requests and one more, and the decided requests that no run has used yet."""
+    """Return a page of waiting requests and one more, and unused decisions."""
     # All requests are read once: two calls of `pending` took a third of the time for a page of 1,000.
     session, waiting = saver.engine.session, list[ApprovalRequest]()
     kept = yield from Approvals(session).all(CURRENT)
@@ -146,7 +146,7 @@ def _read_requests(saver: KeelSaver, after: str | None) -> Plan[tuple[list[Appro
 
 
 def _find_doubts(saver: KeelSaver) -> Plan[Sequence[KeptCall]]:
-    """Return calls in doubt: shared ones, and those of recent threads that failed with one or have steps left."""
+    """Return calls in doubt: shared ones, and those of recent threads."""
     session = saver.engine.session
     names: dict[str | None, None] = {None: None}
     for wanted in (filter_of(error="ToolOutcomeUnknown"), filter_of(status="incomplete")):
@@ -164,7 +164,7 @@ def _find_doubts(saver: KeelSaver) -> Plan[Sequence[KeptCall]]:
 def _list_threads(
     saver: KeelSaver, wanted: ThreadFilter, after: str | None, limit: int, *, opens: bool = False
 ) -> Plan[list[tuple[ThreadInfo, str]]]:
-    """Return threads, most recently active first; with `opens`, each with its first message."""
+    """Return threads, most recently active first, optionally with first messages."""
     listed, rows = ThreadPages(saver.engine.session, limit, wanted, after), list[tuple[ThreadInfo, str]]()
     while (page := (yield from listed.next())) is not None:
         texts = (yield from read_openings(saver.engine.session, listed.heads.values())) if opens else {}

@@ -1,4 +1,4 @@
-"""The pages as HTML. All text is escaped by `display.html`; all links are created here."""
+"""The pages as HTML. `display.html` escapes all text; links are created here."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def el(name: str, /, *inner: str, **attributes: str) -> str:
 
 
 def link(page: str, **query: object) -> str:
-    """Return the address of a page. Ids are in the query: in a path, browsers resolve `..`."""
+    """Return the address of a page.
+
+    Ids are in the query: in a path, browsers resolve `..`.
+    """
     given = {name: str(value) for name, value in query.items() if value not in (None, "")}
     return f"{page}?{urlencode(given, errors='replace')}" if given else page
 
@@ -162,7 +165,7 @@ def _area(name: str, label: str, of: str, value: str = "") -> str:
 
 
 def decide_forms(request: ApprovalRequest, fields: str, typed: str | None = None) -> str:
-    """Return the forms that decide a request; `typed` are arguments that were entered and refused."""
+    """Return the forms that decide a request; `typed` are refused arguments."""
     of, allowed, action = request.id[:12], request.allowed, link("decide")
 
     def form(kind: str, *inner: str) -> str:
@@ -209,7 +212,7 @@ def inbox_page(
     processes: Sequence[ProcessRecord],
     sign: Sign | None,
 ) -> Iterator[str]:
-    """Yield the inbox: waiting requests, oldest first; doubts; decisions that no run has used yet."""
+    """Yield the inbox: waiting requests, doubts, and unused decisions."""
     yield el("h1", "Inbox")
     if not requests and not doubts:
         yield el("p", "No request waits for a decision.", class_="empty")
@@ -325,7 +328,10 @@ def preview_page(request: ApprovalRequest, args: Any, reason: str, fields: str) 
 def threads_page(
     rows: Sequence[tuple[ThreadInfo, str, Sequence[str]]], query: Mapping[str, str], following: str
 ) -> Iterator[str]:
-    """Yield the list of threads with its filters; a row is a thread, its first message and its labels."""
+    """Yield the list of threads with its filters.
+
+    A row is a thread, its first message and its labels.
+    """
     yield el("h1", "Threads")
     yield _filters(query)
     if not rows:
@@ -513,7 +519,7 @@ def usage_page(
 
 
 def _bars(what: str, found: Mapping[str, Usage]) -> str:
-    """Return a chart of the cost if it is known, or of the tokens, or else of the number of threads."""
+    """Return a chart of the known cost, or of tokens, or of threads."""
     measures: Sequence[Callable[[Usage], float]]
     measures = [lambda each: each.cost or 0.0, lambda each: sum(each.tokens), lambda each: each.threads]
     measure = next((each for each in measures if any(map(each, found.values()))), measures[0])

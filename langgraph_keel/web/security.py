@@ -1,4 +1,4 @@
-"""Access control of the page: hosts, sessions, origins, form tokens, sizes and headers.
+"""Access control: hosts, sessions, origins, form tokens, sizes and headers.
 
 Requests are refused here before they reach a page. A form has a token that is bound to its session and its subject.
 """
@@ -99,7 +99,7 @@ class Guard:
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie, unique per server, as browsers send cookies to all ports of a host."""
+        """The cookie's name, unique per server: browsers send cookies to all ports."""
         return f"keel-{self.sign('cookie')[:12]}"
 
     def sign(self, *parts: str) -> str:
@@ -109,7 +109,7 @@ class Guard:
         return hmac.digest(self.secret, data, sha256).hex()
 
     def check_host(self, request: Request) -> None:
-        """Refuse a request for another host name: another site may point its name here (DNS rebinding)."""
+        """Refuse a request for another host name (DNS rebinding)."""
         host = request.headers.get("host", "").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if name not in self.hosts or len(request.headers.getlist("host")) != 1:
@@ -129,7 +129,7 @@ class Guard:
         return response
 
     async def find_person(self, request: Request) -> tuple[str, str]:
-        """Return the person who sent a request, and the session, to which form tokens are bound."""
+        """Return the person who sent a request, and the session of form tokens."""
         if self.login:
             value = request.cookies.get(self.cookie, "")
             name, _, signed = value.partition(".")
@@ -152,7 +152,7 @@ class Guard:
             raise Refusal(403, "This form was not sent by this page. Open the page again, and send it from there.")
 
     def check_form(self, form: Mapping[str, str], session: str, *subject: str) -> None:
-        """Refuse a form without the token of its session and subject, and every form of a read-only page."""
+        """Refuse a form without the right token, and every form of a read-only page."""
         if self.read_only:
             raise Refusal(403, "This page is read-only. Nothing was changed.")
         if not _is_same(form.get("token", ""), self.sign("form", session, *subject)):
@@ -166,7 +166,7 @@ def _is_same(given: str, wanted: str) -> bool:
 
 
 def from_proxy(header: str, proxies: Collection[str]) -> Identify:
-    """Return a function that reads the person from a header, if a trusted proxy sent the request."""
+    """Return a function that reads the person from a trusted proxy's header."""
 
     def identify(request: Request) -> str | None:
         names = request.headers.getlist(header)
