@@ -1,4 +1,4 @@
-"""Space that returns: how much, what it says, and what it does not get in the way of."""
+"""Reclaimed space: its amount, the report, and the locks it must not take."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG = os.urandom(3000).hex()
 
 
 def fill(saver: Any, *threads: str) -> None:
-    """Threads of some 12 KB each, which do not compress."""
+    """Create threads of about 12 KB each, which do not compress."""
     for thread in threads:
         graph(saver).invoke({"messages": [HumanMessage(LONG), HumanMessage(LONG[::-1])]}, config(thread, "ann"))
 
@@ -82,7 +82,7 @@ def test_a_database_with_a_map_of_its_pages_gives_them_back_singly(tmp_path: Pat
 
 @contextmanager
 def reader(path: Path) -> Iterator[None]:
-    """Somebody who reads an old state."""
+    """Hold a read transaction on an old state."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN")
         connection.execute("SELECT count(*) FROM entries").fetchall()
@@ -210,7 +210,7 @@ def test_what_a_user_may_not_do_is_said(postgres_url: str, postgres_server: Any)
         (schema,) = connection.execute(b"SELECT current_schema()").fetchone() or ("",)
         connection.execute(b"DO $$ BEGIN CREATE ROLE keel_reclaimer LOGIN; EXCEPTION WHEN duplicate_object THEN END $$")
         connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO keel_reclaimer".encode())
-        # Not ALL: from PostgreSQL 17 on, that has the right to VACUUM in it.
+        # Not ALL: from PostgreSQL 17 on, it includes the right to VACUUM.
         rights = "SELECT, INSERT, UPDATE, DELETE"
         connection.execute(f"GRANT {rights} ON ALL TABLES IN SCHEMA {schema} TO keel_reclaimer".encode())
         connection.execute(b"SET ROLE keel_reclaimer")

@@ -1,4 +1,4 @@
-"""How parts and messages are named, what cannot be meant, and what is said of them on one line."""
+"""References to parts and messages, ambiguous ones, and their one-line display."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["memory_box"]  # a fixture
 
 
 def trimmed(saver: KeelSaver) -> Any:
-    """A graph that has lost the first four of six messages, two by two."""
+    """A graph that has removed the first four of six messages, two at a time."""
     builder: Any = StateGraph(MessagesState).add_node("n", lambda state: {})
     graph = builder.add_edge(START, "n").compile(checkpointer=saver)
     graph.invoke({"messages": turns(0, 6)}, CONFIG)
@@ -115,7 +115,7 @@ def test_nothing_is_archived_of_a_thread_that_is_not_there() -> None:
 
 
 def test_parts_of_calls_that_keep_nothing_are_for_reading() -> None:
-    """A subgraph without a memory begins anew with each call: there is no state that they could go back to."""
+    """A subgraph without a memory starts empty, so there is no state to restore."""
     with MemorySaver() as saver:
         node = SummarizationNode(None, trigger=("messages", 3), keep=("messages", 1))
         inner: Any = StateGraph(MessagesState).add_node("shorten", node)
