@@ -288,7 +288,7 @@ def url(tmp_path: Path) -> str:
         (["--user-header", "X-User"], "need each other"),
         (["--trusted-proxy", "10.0.0.9"], "need each other"),
         (["--user-header", "X-User", "--trusted-proxy", "::1", "--by", "maria"], "give only one of them"),
-        (["--by", "keel:expiry"], "must name who"),
+        (["--by", "keel:expiry"], "must name the person"),
     ],
 )
 def test_the_command_refuses_what_is_not_safe(url: str, words: list[str], said: str) -> None:
