@@ -62,7 +62,7 @@ from langgraph_keel.history.render.diff import DiffPage
 _STYLE = {"waiting": "yellow", "claimed": "cyan", "approved": "green", "edited": "green", "answered": "green"}
 _STYLE |= {"rejected": "red", "expired": "red"}
 _ID = 14
-"""Minimum number of digits of an id that are shown; the first eight identify the thread."""
+"""Minimum number of shown digits of an id; the first eight identify the thread."""
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 _LONGEST = 1_000_000_000

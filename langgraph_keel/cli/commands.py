@@ -98,7 +98,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "keys": "Manage the keys of an encrypted store: create, show, rotate, renew, migrate.",
     },
 }
-"""The summary of each command or group, by panel of `keel --help`, in the order in which they are listed."""
+"""The summary of each command or group, by panel of `keel --help`, in order."""
 
 COMMANDS = {name: summary for panel in PANELS.values() for name, summary in panel.items()}
 

@@ -35,7 +35,7 @@ Checkpoint = Annotated[
 ]
 
 _EDITED = "hitl_edited_tool_calls"
-"""The channel of `HumanInTheLoopMiddleware` with the calls that a reviewer edited, by id."""
+"""The channel of `HumanInTheLoopMiddleware` with edited calls, by id."""
 _LONGEST_TEXT = 2_000
 _MOST_MESSAGES = 40
 _ROLE_STYLE = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow", "system": "bold magenta"}

@@ -18,7 +18,7 @@ SMALL = "font-size:.86em"
 NUMBERS = ("#", "step")
 """The names of the columns of numbers."""
 LANES = ("currentColor", "#c45fc4", "#2f9fb3", "#bf8318", "#4f86e8", "#3f9f5c", "#e0605e", "#8f74e8", "#8a8a8a")
-"""The colours of the lanes of a tree, each with a contrast of at least 3:1 on white and on black."""
+"""The colours of tree lanes, with a contrast of 3:1 or more on white and black."""
 _CELL = "text-align:left;vertical-align:top;padding:5px 8px;border:0;border-top:1px solid rgba(127,127,127,.22)"
 _BLOCK = "margin:3px 0 3px 2px;padding:2px 0 2px 8px;border-left:3px solid rgba(127,127,127,.35)"
 _TEXT = "white-space:pre-wrap;overflow-wrap:anywhere"

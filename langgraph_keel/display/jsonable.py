@@ -19,7 +19,7 @@ from langgraph_keel.engine.serde.unread import Unread
 DEEPEST = 50
 """Maximum number of nested levels; a deeper value is shown as its `repr`."""
 LONGEST_NUMBER = 14_000
-"""Maximum bits of an integer in JSON, as Python limits it to 4,300 decimal digits; a longer one is text."""
+"""Maximum bits of an integer in JSON (Python's limit is 4,300 decimal digits)."""
 
 
 def as_json(value: Any, depth: int = 0) -> Any:

@@ -19,7 +19,7 @@ from langgraph_keel.store.records import ITEMS, StoredItem, cell_key, prefix_of
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 Brought: TypeAlias = Literal["made", "changed", "same", "kept"]
-"""The result of an import for an item; `kept` if it has changed in the store since the export."""
+"""The result of an import for an item; `kept` if it changed in the store since."""
 _READABLE = 40
 """Maximum characters of a namespace and key in the name of a file."""
 

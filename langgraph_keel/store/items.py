@@ -43,7 +43,7 @@ FRESH = 0.9
 """A read renews an item only if less than this part of its time to live remains."""
 
 _HASHED: dict[str, tuple[str, ...]] = {}
-"""Recently seen namespaces by their hash, which is the first three blocks of a key and the same in all stores."""
+"""Recent namespaces by hash: the first three blocks of a key, in any store."""
 
 
 class Seen(NamedTuple):
@@ -75,7 +75,7 @@ class Write(NamedTuple):
 Change: TypeAlias = Callable[[dict[str, Any] | None], dict[str, Any] | None]
 """Returns the new value of an item, given the current one; `None` means no item."""
 Guard: TypeAlias = Callable[[Fences], Plan[Fences]]
-"""Returns the fences to write to an item that has the given ones, or refuses the write."""
+"""Returns the fences to write to an item with these fences, or refuses it."""
 
 
 class Items:

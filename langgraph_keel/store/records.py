@@ -18,7 +18,7 @@ EXPIRES = "ttl"
 
 
 Fences: TypeAlias = tuple[tuple[str, int], ...]
-"""For each lock under which an item was written: the key of the lock's cell, and the highest fence."""
+"""The cell key and highest fence of each lock under which an item was written."""
 
 
 class StoredItem(NamedTuple):

@@ -57,7 +57,7 @@ from langgraph_keel.web.security import (
 _log = logging.getLogger(__name__)
 
 ROWS, LOOKED = 50, 50
-"""Requests or threads per page, and threads of each kind that are searched for calls in doubt."""
+"""Rows per page, and threads of each kind that are searched for calls in doubt."""
 MOST_THREADS = 2_000
 """Maximum number of threads in the usage, most recently active first."""
 EVERY = 5
@@ -382,7 +382,7 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "label": {"POST": label},
     "fork": {"POST": fork},
 }
-"""The handlers by path and method; static files and the login are handled separately."""
+"""The handlers by path and method, except for static files and the login."""
 
 
 class KeelApp:

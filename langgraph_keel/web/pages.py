@@ -30,7 +30,7 @@ from langgraph_keel.runs.records import ProcessRecord
 from langgraph_keel.tools.ledger import KeptCall, is_doubt
 
 SHORT, LONG = 4_000, 100_000
-"""Maximum characters of a request in a list, and on its own page. A longer one is not decided here."""
+"""Maximum characters of a request that is decided in a list, and on its page."""
 STEPS = 50
 """Moments per page."""
 CALLS = 100

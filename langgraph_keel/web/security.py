@@ -37,7 +37,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 MOST_BODY = 1 << 20
 """Maximum size of a form, in bytes."""
 MOST_FIELDS, LONGEST_FIELD, LONGEST_VALUE = 20, 2_000, 500_000
-"""Maximum number of fields of a form or query; maximum characters of a field, and of arguments or an answer."""
+"""Maximum fields of a form; characters of a field, and of arguments or answers."""
 _LONG = ("args", "value")
 _FORM = "application/x-www-form-urlencoded"
 HEADERS: Mapping[str, str] = {
@@ -61,7 +61,7 @@ _STATUSES: Sequence[tuple[tuple[type[KeelError], ...], int]] = (
 )
 """The HTTP status by error class; the first match applies."""
 Identify: TypeAlias = Callable[[Request], "str | Awaitable[str | None] | None"]
-"""Returns the name of the person who sent a request, or `None` to refuse the request."""
+"""Returns the name of the person who sent a request, or `None` to refuse it."""
 
 
 class Refusal(Exception):
