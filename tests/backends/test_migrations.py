@@ -311,7 +311,7 @@ def test_a_thread_begun_while_the_store_is_carried_over_is_taken_back(old: Place
 def test_the_command(old: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     url = old.url
     done = keel("schema", "--url", url, "--upgrade", "--print")
-    assert (done.stdout, "has the format of this Keel" in done.stderr) == ("", True)
+    assert (done.stdout, "has the current format" in done.stderr) == ("", True)
     monkeypatch.setattr(SAVERS[old.kind], "_registry", TWO[old.kind])
     printed = keel("schema", "--url", url, "--upgrade", "--print").stdout
     with open_with(old, TWO, read_only=True) as later:

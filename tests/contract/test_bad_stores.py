@@ -144,7 +144,7 @@ def test_a_missing_directory(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_read_only(path: Path) -> None:
-    with SqliteSaver(path, read_only=True) as saver, pytest.raises(NotFound, match=r"no store at .*keel\.db"):
+    with SqliteSaver(path, read_only=True) as saver, pytest.raises(NotFound, match=r"keel\.db: there is no Keel store"):
         value_of(saver)
     assert not path.exists()
 

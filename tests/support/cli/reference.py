@@ -99,7 +99,7 @@ def placeholder(kind: Any) -> str:
 
 def note(default: Any, info: Any) -> str:
     said = "" if default in (None, False, "") else f" Default: `{default}`"
-    said += f", or what `{info.envvar}` says" if said and info.envvar else ""
+    said += f", or the value of `{info.envvar}`" if said and info.envvar else ""
     return f"{said}." if said else ""
 
 
