@@ -192,7 +192,7 @@ _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a public name at its first use; `publish` then sets the name here."""
+    """Import a public name at its first use; `publish` then sets it here."""
     if name in _SAVERS:
         return _SAVERS[name].load(name)
     if name in _MODULES:

@@ -1,6 +1,6 @@
-"""Private and undocumented names of LangGraph and LangChain that Keel uses. No other module may use them.
+"""Private and undocumented names of LangGraph and LangChain that Keel uses.
 
-Verified with langgraph 1.2.22, langgraph-checkpoint 4.3.2 and langchain-core 1.7.2. Names are LangGraph's own if it has
+No other module may use them. Verified with langgraph 1.2.22, langgraph-checkpoint 4.3.2 and langchain-core 1.7.2. Names are LangGraph's own if it has
 any. Most come from `langgraph._internal._constants`, which is not imported, because stored values must not change with
 it. `tests/test_layers.py` compares them with the installed version.
 """
@@ -141,7 +141,7 @@ def register_configure_hook(source: HandlerSource, *, inheritable: bool) -> None
 
 
 def wrappers_of(node: object) -> tuple[Any, Any] | None:
-    """Return the sync and async tool wrappers of a `langgraph.prebuilt.ToolNode`; `None` for other objects.
+    """Return the sync and async tool wrappers of a `ToolNode`, or `None`.
 
     In async graphs it falls back to the sync wrapper; in sync graphs there is no fallback.
     """
@@ -159,7 +159,7 @@ def is_question(error: BaseException) -> bool:
 
 
 def exit_of(error: BaseException) -> asyncio.Task[Any] | None:
-    """Return the task that still stores checkpoints of a run whose caller was cancelled, or `None`.
+    """Return the task that stores checkpoints after its caller was cancelled, or `None`.
 
     langgraph.pregel._loop, `AsyncPregelLoop.__aexit__`: the task is the last argument of the `CancelledError`.
     """
@@ -168,14 +168,14 @@ def exit_of(error: BaseException) -> asyncio.Task[Any] | None:
 
 
 def is_strict_msgpack() -> bool:
-    """Return whether LangGraph has read `LANGGRAPH_STRICT_MSGPACK` as on; Keel's serializer follows it."""
+    """Return whether LangGraph runs with `LANGGRAPH_STRICT_MSGPACK`."""
     return _msgpack.STRICT_MSGPACK_ENABLED
 
 
 class Scratchpad(Protocol):
-    """The attributes of `PregelScratchpad` (langgraph._internal._scratchpad) that Keel reads.
+    """The attributes of LangGraph's `PregelScratchpad` that Keel reads.
 
-    `interrupt()` finds its answers there. Keel gives each tool call of a task its own, to distinguish equal questions.
+    From langgraph._internal._scratchpad. `interrupt()` finds its answers there. Keel gives each tool call of a task its own, to distinguish equal questions.
     """
 
     @property
@@ -196,7 +196,7 @@ class Scratchpad(Protocol):
 
 
 def twin_of(scratchpad: S, interrupt_counter: Callable[[], int], get_null_resume: Callable[[bool], Any]) -> S:
-    """Return a copy of a (frozen) scratchpad with other functions to count questions and to find the new answer."""
+    """Return a copy of a frozen scratchpad with other counters and answers."""
     twin = copy(scratchpad)
     object.__setattr__(twin, "interrupt_counter", interrupt_counter)
     object.__setattr__(twin, "get_null_resume", get_null_resume)
@@ -204,7 +204,7 @@ def twin_of(scratchpad: S, interrupt_counter: Callable[[], int], get_null_resume
 
 
 def task_id_of(checkpoint_id: str, task_ns: str, step: int, node: str, *started_by: str) -> str:
-    """Return the id of a task, computed as LangGraph does. Keel: the tasks of a renamed node have other ids."""
+    """Return the id of a task, as LangGraph computes it, for renamed nodes."""
     namespace = bytes.fromhex(checkpoint_id.replace("-", ""))
     hashed = xxh3_128_hexdigest(namespace + "".join((task_ns, str(step), node, *started_by)).encode())
     return f"{hashed[:8]}-{hashed[8:12]}-{hashed[12:16]}-{hashed[16:20]}-{hashed[20:32]}"

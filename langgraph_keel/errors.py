@@ -94,7 +94,7 @@ class MomentNotFound(NotFound, IndexError):
 
 
 class CheckpointConflict(KeelError, RuntimeError):
-    """Another run stored a checkpoint after this run read the thread, so this write was refused.
+    """Another run has moved the head since this run read it; the write was refused.
 
     Attributes:
         thread_id: The thread both runs write to.
@@ -179,7 +179,7 @@ def short_key(key: str) -> str:
 
 
 class ToolOutcomeUnknown(KeelError, RuntimeError):
-    """The outcome of a tool call is unknown, because its process died or it was cancelled.
+    """The outcome of a tool call is unknown: its process died, or it was cancelled.
 
     The call was not repeated. Find out whether it happened, and record it: `ToolCache.settle(error.thread_id,
     error.key, ...)`.
@@ -247,7 +247,7 @@ class ToolNotReplayed(KeelError, RuntimeError):
 
 
 class AlreadyDecided(KeelError, RuntimeError):
-    """A request for approval is already closed; the message says whether the new decision was recorded.
+    """A request is already closed; the message states if the decision was recorded.
 
     Attributes:
         request_id: The request.
@@ -268,13 +268,13 @@ class AlreadyDecided(KeelError, RuntimeError):
 
 
 class NotAllowed(KeelError, PermissionError):
-    """This reviewer may not decide the request, or it does not allow this decision; nothing was recorded."""
+    """The request does not allow this reviewer or decision; nothing was recorded."""
 
     code = "not_allowed"
 
 
 class OnHold(KeelError, RuntimeError):
-    """A person's data is on hold (`retention.hold`) and was not removed; the message names the reason."""
+    """A person's data is on hold (`retention.hold`) and was not removed."""
 
     code = "on_hold"
 
@@ -354,7 +354,7 @@ class LockTaken(KeelError, RuntimeError):
 
 
 class LockLost(KeelError, RuntimeError):
-    """A write under a lock was refused, because another holder has acquired the lock since.
+    """A write was refused, because another holder has acquired the lock since.
 
     Attributes:
         name: The name of the lock.
@@ -430,9 +430,9 @@ class SummaryFailed(KeelError, RuntimeError):
 
 
 class DriftDetected(KeelError, RuntimeError):
-    """A thread would continue with another model, tool or program; the step was not stored.
+    """A thread would continue with another model, tool or program.
 
-    The writes of its tasks are kept. To accept the change, open the saver with `on_drift="warn"` or `"ignore"`, and
+    The step was not stored; the writes of its tasks are kept. To accept the change, open the saver with `on_drift="warn"` or `"ignore"`, and
     resume; if the input was refused, send it again. A change that was accepted once is not reported again.
 
     Attributes:
@@ -453,7 +453,7 @@ class DriftDetected(KeelError, RuntimeError):
 
 
 class NewerState(KeelError, RuntimeError):
-    """A newer version of the application stored this state, so this version cannot read it.
+    """A newer version of the application stored this state; it was not read.
 
     A process of the newer version can continue the thread, and `saver.raw` shows the stored values.
 
@@ -479,7 +479,7 @@ class NewerState(KeelError, RuntimeError):
 
 
 class UpgradeFailed(KeelError, RuntimeError):
-    """A state of an older version of the application could not be converted; nothing was changed.
+    """A state of an older version could not be converted; nothing was changed.
 
     Attributes:
         where: The thread and the checkpoint.
@@ -541,7 +541,7 @@ class UnstorableValue(ValueRefused):
 
 
 class RefusedType(ValueRefused):
-    """A stored value names a type that this program has not imported or does not allow."""
+    """The type of a stored value is not imported or not allowed here."""
 
     code = "refused_type"
 
@@ -559,7 +559,7 @@ class NotAKeelStore(StoreError, ValueError):
 
 
 class NotSetUp(StoreError):
-    """Tables are missing or of an older format: run `setup()`, or ask an administrator to run `keel schema`."""
+    """Tables are missing or of an older format: run `setup()` or `keel schema`."""
 
     code = "not_set_up"
 
@@ -580,7 +580,7 @@ class AccessDenied(StoreError, PermissionError):
 
 
 class UnsafeStore(StoreError):
-    """The server is configured to evict data (Redis with an evicting `maxmemory-policy`)."""
+    """The server may evict data (Redis with an evicting `maxmemory-policy`)."""
 
     code = "unsafe_store"
 
@@ -598,7 +598,7 @@ class CorruptStore(StoreError):
 
 
 class SealBroken(CorruptStore):
-    """A sealed record was changed, truncated, moved or replaced, or is stored in plain text."""
+    """A sealed record was changed, moved or replaced, or is stored in plain text."""
 
     code = "seal_broken"
 
@@ -610,7 +610,7 @@ class BlobLost(CorruptStore):
 
 
 class BlobsMissing(StoreError):
-    """A value is stored as an object outside the store, and the saver was opened without `blobs=`."""
+    """A value is stored as an object, and the saver was opened without `blobs=`."""
 
     code = "blobs_missing"
 
@@ -622,15 +622,15 @@ class KeyMissing(StoreError):
 
 
 class StoreBusy(StoreError, TimeoutError):
-    """Other clients held the store, or all connections, beyond the timeout; nothing was written."""
+    """Other clients held a lock or all connections too long; nothing was written."""
 
     code = "store_busy"
 
 
 class StoreFull(StoreError, OSError):
-    """There is no space left, and nothing was written: free space at the place that the message names.
+    """No space is left; nothing was written.
 
-    Threads can still be deleted from a store of files, and from a SQLite database that has its reserve.
+    Free space at the place that the message names. Threads can still be deleted from a store of files, and from a SQLite database that has its reserve.
 
     Attributes:
         room: The request that frees space for a removal and returns whether it could; `None` if the store has none.
@@ -661,7 +661,7 @@ def refuse_closed(where: object) -> StoreClosed:
 
 
 class DurabilityWarning(UserWarning):
-    """The server's configuration can lose completed writes (Redis without an append-only file)."""
+    """The server can lose completed writes (Redis without an append-only file)."""
 
 
 class DriftWarning(UserWarning):
@@ -680,8 +680,8 @@ class DriftWarning(UserWarning):
 
 
 class SummaryWarning(UserWarning):
-    """A conversation was not summarized, and nothing was removed; `__cause__` is the model's error."""
+    """A conversation was not summarized; `__cause__` is the model's error."""
 
 
 class TypeWarning(UserWarning):
-    """A class of the running script or notebook was stored: other programs cannot read it."""
+    """A stored class of a script or notebook cannot be read by other programs."""

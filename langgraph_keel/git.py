@@ -1,4 +1,4 @@
-"""Running the git executable without hooks, prompts, or variables of a surrounding git."""
+"""Running git without hooks, prompts, or variables of a surrounding git."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def find_git(option: str) -> str:
 def run_git(
     command: Sequence[str], directory: Path, stdin: bytes = b"", longest: float = LONGEST, handle: int = -1, **more: str
 ) -> GitResult:
-    """Run git in a directory; it inherits `handle` and gets `more` as environment variables."""
+    """Run git in a directory with `more` environment; it inherits `handle`."""
     given = os.environ.items()
     environment = {name: value for name, value in given if not name.startswith("GIT_") or name in _INHERITED}
     # A new session: the Ctrl-C that ends a program must not interrupt its last commit.

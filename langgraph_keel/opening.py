@@ -49,7 +49,7 @@ def open_saver(url: str, *, read_only: bool = False, **options: Unpack[OpenOptio
 
 
 def import_classes(module: str, asked_by: str) -> list[type]:
-    """Return the classes of a module, or of a package and the submodules that it imports."""
+    """Return the classes of a module, with those of imported submodules."""
     _import(module, asked_by)
     names = [name for name in sys.modules if name == module or name.startswith(f"{module}.")]
     return [cls for name in names for cls in _classes_in(sys.modules[name], name)]

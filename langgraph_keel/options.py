@@ -351,7 +351,10 @@ class _ForRedis(TypedDict, total=False):
 
 
 class RedisOptions(SaverOptions, _Opening, _ForRedis, total=False):
-    """The options of `RedisSaver`. Its `ttl` is the server's, counted from a thread's last write; see `set_ttl`."""
+    """The options of `RedisSaver`.
+
+    Its `ttl` is the server's, counted from a thread's last write; see `set_ttl`.
+    """
 
     client: Annotated[Any, _CLIENT]
     """Your own client instead of the URL, such as `sentinel.master_for("name")`; you close it. Without an
@@ -426,7 +429,7 @@ def split_options(saver: type, kind: type, given: Mapping[str, Any]) -> tuple[di
 
 
 def takes(kind: type) -> Callable[[F], F]:
-    """Give a constructor with `**options: Unpack[kind]` a signature that lists the options."""
+    """Give a constructor with `**options` a signature that lists the options."""
 
     def with_signature(init: F) -> F:
         written = [each for each in signature(init).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]

@@ -133,7 +133,7 @@ class KeelSaver(
         return open_engine(self.stack, store, tenant, self._options, self.serde, self._upkeep)
 
     def __repr__(self) -> str:
-        """Return the class and the place of the store, without a request and without a password."""
+        """Return the class and the store's place, without a request or password."""
         tenant = f"tenant {self.tenant}" if self.tenant else ""
         return f"<{' '.join(part for part in (type(self).__name__, plain(self._place()), tenant) if part)}>"
 
@@ -167,9 +167,9 @@ class KeelSaver(
     # -- open and close ----------------------------------------------------------------------------------------
 
     def setup(self) -> Awaitable[None]:
-        """Create the store's tables or files. Happens automatically at first use, unless `auto_setup=False`.
+        """Create the store's tables or files.
 
-        Safe to call again, and from several processes concurrently. The call blocks; its result may be awaited, for
+        Happens automatically at first use, unless `auto_setup=False`. Safe to call again, and from several processes concurrently. The call blocks; its result may be awaited, for
         code that was written for other savers. `asetup` does not block a running loop.
 
         Raises:
@@ -191,7 +191,7 @@ class KeelSaver(
         await to_thread(self._setup)
 
     def migrations(self) -> list[str]:
-        """Return a description of each migration that `setup` would run on a store of an older format.
+        """Return a description of each migration that `setup` would run.
 
         A description is the SQL to run, or a sentence. A store of an older format is migrated at its first use. With
         `auto_setup=False` or read-only, it is refused instead.
@@ -216,11 +216,11 @@ class KeelSaver(
 
     @property
     def ddl(self) -> str:
-        """The SQL that `setup` runs, for an administrator; empty for backends without tables."""
+        """The SQL that `setup` runs; empty for backends without tables."""
         return ""
 
     def grants(self, role: str) -> str:
-        """Return the SQL that lets a role use the tables; empty for backends without roles.
+        """Return the SQL that lets a role use the tables; empty without roles.
 
         Args:
             role: The name of the role.
@@ -228,9 +228,9 @@ class KeelSaver(
         return ""
 
     def close(self) -> None:
-        """Complete deferred work (outcomes of a `ToolCache`, claims of ended runs) and close all resources.
+        """Complete deferred work and close all resources.
 
-        Safe to call again. Later calls that need the store raise `StoreClosed`.
+        Deferred are outcomes of a `ToolCache` and claims of ended runs. Safe to call again. Later calls that need the store raise `StoreClosed`.
         """
         if self.tenant is None:
             for view in list(self._views.values()):
@@ -274,7 +274,7 @@ class KeelSaver(
     # -- reading -----------------------------------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint that `config` names, or the latest of its thread and namespace.
+        """Return the checkpoint that `config` names, or the latest of its thread.
 
         One round trip. The latest checkpoint is the one that was stored last, independent of clocks. All mutable
         objects in the tuple are new. A run that resumes its thread (`Command(resume=...)`, or no input) claims it
@@ -358,9 +358,9 @@ class KeelSaver(
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Return, for each channel, its nearest stored value and the writes since then, oldest first.
+        """Return, for each channel, its nearest stored value and later writes.
 
-        One round trip. Works after `prune`, `copy_thread` and `delete_for_runs`, which keep the required ancestors.
+        Writes are ordered, oldest first. One round trip. Works after `prune`, `copy_thread` and `delete_for_runs`, which keep the required ancestors.
         """
         if not channels:
             return {}
@@ -426,9 +426,9 @@ class KeelSaver(
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store the writes of a task before its step has ended. One round trip, durable when it returns.
+        """Store the writes of a task before its step has ended.
 
-        A question to a person takes a few trips more: it creates a request (`approvals`), and claims the thread until
+        One round trip; durable when it returns. A question to a person takes a few trips more: it creates a request (`approvals`), and claims the thread until
         the run has ended. The checkpoint may be stored later. Repeating a call is harmless: see `engine.entries`.
 
         Raises:
@@ -446,9 +446,9 @@ class KeelSaver(
         await self.engine.arun_patiently(plan)
 
     def accept(self, graph: Any, input: Any, config: RunnableConfig) -> RunnableConfig:
-        """Store input for a thread without running it. Durable when it returns, so a program may answer 202.
+        """Store input for a thread without running it.
 
-        Any process continues the thread with `graph.invoke(None, config)`. A thread holds one such input, not a queue.
+        Durable when it returns, so a program may answer 202. Any process continues the thread with `graph.invoke(None, config)`. A thread holds one such input, not a queue.
         Six round trips. If the input is refused, nothing is written.
 
         Args:
@@ -521,9 +521,9 @@ class KeelSaver(
             yield from append_deletion(self.engine.session, thread_id, by)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints whose metadata names one of these runs, and their writes, in every thread.
+        """Delete the checkpoints of these runs, with their writes, in every thread.
 
-        The last remaining checkpoint becomes the latest. Values that delta channels of other checkpoints need are kept,
+        The runs are found by the `run_id` in checkpoints' metadata. The last remaining checkpoint becomes the latest. Values that delta channels of other checkpoints need are kept,
         but not shown. In threads that still have a checkpoint of these runs, the tool calls and the records of model
         calls of the runs are deleted too.
 
@@ -542,9 +542,9 @@ class KeelSaver(
         return prune.delete_for_runs(self.engine.session, texts_of(run_ids, "run id"))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread, all namespaces, checkpoints and writes, to a new id, with its archive and its tool calls.
+        """Copy a thread with its archive and tool calls to a new id.
 
-        A tool call that is running, or whose outcome is unknown, has an unknown outcome in the copy. Requests for
+        All namespaces, checkpoints and writes are copied. A tool call that is running, or whose outcome is unknown, has an unknown outcome in the copy. Requests for
         approval stay with the source: the copy asks again. Thirteen round trips, one more for each prune, and two more
         for each tool call and each megabyte (or part of one) of the archive.
 
@@ -567,7 +567,7 @@ class KeelSaver(
         return next_version_of(current)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> KeelSaver:
-        """Return a copy whose serializer may also revive these types; it shares everything else with this saver."""
+        """Return a copy whose serializer may also revive these types."""
         serde = with_allowlist_of(self.serde, extra_allowlist)
         if serde is self.serde:
             return self
@@ -595,9 +595,9 @@ class KeelSaver(
         order: Order = "newest",
         after: str | None = None,
     ) -> Iterator[ThreadInfo]:
-        """Yield the threads of this store, ordered by last activity (by the writers' clocks). No state is read.
+        """Yield the threads of this store, ordered by last activity.
 
-        Two round trips for each page: 50 threads, then 100, and so on, up to 500. Filters are combined with AND.
+        Times are those of the writers' clocks. No state is read. Two round trips for each page: 50 threads, then 100, and so on, up to 500. Filters are combined with AND.
 
         Args:
             limit: Maximum number of threads.
@@ -660,7 +660,7 @@ class KeelSaver(
         bytes: bool = False,
         on_progress: Progress | None = None,
     ) -> Mapping[str, Usage]:
-        """Return tokens, cost, checkpoints and number of threads for each group, largest first.
+        """Return tokens, cost, checkpoints and threads of each group, largest first.
 
         Read from the latest checkpoint of each thread: two round trips for up to 500 threads. Deleted threads are not
         counted. Tokens and cost cover a thread's whole history, including pruned checkpoints.
@@ -700,9 +700,9 @@ class KeelSaver(
         return read_usage(self.engine.session, by, filter_of(since=since, until=until), weighs, report)
 
     def info(self) -> StoreInfo:
-        """Return the backend, format, durability and size of the store, and the number of threads and open requests.
+        """Return facts on the store, and the number of threads and open requests.
 
-        One round trip for each 500 threads, one for each open request, and a few more.
+        The facts are backend, format, durability and size. One round trip for each 500 threads, one for each open request, and a few more.
         """
         return self._info(self._facts(), self.engine.run(self._count()), len(self.approvals.pending(limit=None)))
 
@@ -742,9 +742,9 @@ class KeelSaver(
         return RunMethods(self)
 
     def store(self, *, index: KeelIndex | None = None, ttl: TTLConfig | None = None) -> KeelStore:
-        """Return a LangGraph store, `compile(checkpointer=saver, store=saver.store())`: items that all threads share.
+        """Return a LangGraph store: `compile(checkpointer=saver, store=saver.store())`.
 
-        No round trip. Items are stored in the same place as the checkpoints, and can be used while the saver is open.
+        All threads share its items. No round trip. Items are stored in the same place as the checkpoints, and can be used while the saver is open.
         Each tenant has its own store.
 
         Args:
@@ -811,7 +811,7 @@ class KeelSaver(
         return Bell(self._notify, self._anotify, self._listen, self._alisten)
 
     def _notify(self) -> None:
-        """Notify other processes of a decision; backends with a server override this and the next three methods."""
+        """Notify other processes of a decision; backends with a server override this."""
 
     async def _anotify(self) -> None:
         """As `_notify`, asynchronously."""
@@ -834,7 +834,7 @@ class Done:
 
 
 def watch(provenance: bool) -> None:
-    """Register callbacks with LangChain for runs of graphs, and for model calls if they are to be recorded."""
+    """Register LangChain callbacks for runs, and for model calls if recorded."""
     from langgraph_keel.provenance import capture
     from langgraph_keel.runs import hook as runs
 

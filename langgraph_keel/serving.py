@@ -1,4 +1,4 @@
-"""Checkpointer and store for LangGraph's API server, configured by environment variables.
+"""Checkpointer and store for LangGraph's API server.
 
 In langgraph.json:
 
@@ -26,7 +26,7 @@ IN_MEMORY = ("memory:", "sqlite:///:memory:")
 
 @asynccontextmanager
 async def checkpointer() -> AsyncIterator[KeelSaver]:
-    """Open the store of `KEEL_URL`, and allow the classes of the modules in `KEEL_TYPES`.
+    """Open the store of `KEEL_URL`, with the classes of the modules in `KEEL_TYPES`.
 
     The server enters it once in each of its event loops, and leaves it at its end.
     """

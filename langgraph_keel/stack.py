@@ -1,4 +1,4 @@
-"""The stack of a saver: the layers between its engine and its backend, and the engine with its hooks."""
+"""The stack of a saver: layers on the backend, and the engine with its hooks."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def stack_of(
     is_async_only: bool = False,
     beside: Path | None = None,
 ) -> Stack:
-    """Return a stack, built from the backend upwards: a write passes its layers from the last to the first.
+    """Return a stack, built from the backend upwards.
 
-    `beside` is the file or directory of the store, if it has one; a shadow repository is searched there.
+    A write passes its layers from the last to the first. `beside` is the file or directory of the store, if it has one; a shadow repository is searched there.
 
     The layer of objects is below encryption, so objects are encrypted. Threads are imported above the objects and below
     encryption. Names are hidden inside `SealedStore`, so that seals bind the names that the program uses.
@@ -165,7 +165,7 @@ def open_engine(
 
 
 def _hooks_of(options: SaverOptions, stack: Stack, upkeep: Hook | None) -> Iterator[Hook]:
-    """Yield the hooks in order. Each tenant has its own, because features remember threads by id."""
+    """Yield the hooks in order; each tenant has its own."""
     yield from options["extra_hooks"]
     # The claim of a thread comes first, so that no other run changes the values that the run reads afterwards.
     claims = RunClaims(

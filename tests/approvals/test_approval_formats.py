@@ -1,4 +1,4 @@
-"""Questions in every format are read, and decisions become answers in the format of their question."""
+"""Questions in every known format are read and answered in their format."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ DOUBTS: list[tuple[Decision, tuple[str, Any]]] = [
 
 @pytest.mark.parametrize(("decision", "read"), DOUBTS)
 def test_answers_to_a_doubt_are_about_that_attempt(decision: Decision, read: Any) -> None:
-    """Read by the asker itself, as strictly as it does where there was an earlier attempt."""
+    """Without an attempt, an answer is read as strictly as with an earlier one."""
     assert decision_of(answer_of(DOUBT, [decision]), DOUBT["attempt"], needs_name=True) == read
 
 
@@ -282,7 +282,7 @@ KEYS = sorted({key for shape in SHAPES for key in shape} | {"config", "allowed",
 
 @st.composite
 def damaged(draw: st.DrawFn) -> Any:
-    """A question of a known format, some of whose parts are others, or missing."""
+    """Draw a question of a known format with some of its parts replaced or missing."""
     shape = dict(draw(st.sampled_from(SHAPES)))
     shape.update(draw(st.dictionaries(st.sampled_from(KEYS), PLAIN, max_size=2)))
     for key in draw(st.lists(st.sampled_from(sorted(shape)), max_size=1)):

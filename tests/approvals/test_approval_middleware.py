@@ -1,4 +1,4 @@
-"""Real agents and nodes that ask: what their interrupts carry is read, and what is answered does what was decided."""
+"""Interrupts of real agents and nodes are read, and each decision has its effect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODES = ("batched", "per_call")
 
 @pytest.fixture
 def memory(tmp_path: Path) -> Iterator[KeelSaver]:
-    """A saver in memory, for what no backend has a part in."""
+    """A saver in memory, for tests that do not depend on the backend."""
     with SAVERS["memory"](tmp_path) as saver:
         yield saver  # type: ignore[misc]
 
@@ -55,14 +55,17 @@ def agent(saver: Any, ran: list[Any], mode: Any, **gates: Any) -> Any:
 
 
 def waiting(saver: Any, config: Any) -> list[Interrupt]:
-    """What a thread asks, as a process sees it that has the saver and no graph."""
+    """Return a thread's interrupts as a process without the graph reads them."""
     found = saver.get_tuple(config)
     asked = [value for _, channel, value in found.pending_writes if channel == ASKED]
     return [each for values in asked for each in values]
 
 
 def answered(saver: Any, config: Any, decisions: dict[str, Decision]) -> dict[str, Any]:
-    """The map to resume with, each action decided by its name; made from the values as they are kept with requests."""
+    """Return the map to resume with; each action is decided by its name.
+
+    It is made from the stored values.
+    """
     resumed = {}
     for each in waiting(saver, config):
         asks = asks_of(each.value, each.response_schema)
@@ -72,7 +75,7 @@ def answered(saver: Any, config: Any, decisions: dict[str, Decision]) -> dict[st
 
 
 YES = Decision("approve", "ada")
-# What was decided about the payment, what ran then, and what the model is told about it.
+# The decision about the payment, the calls that ran then, and the message that the model receives.
 DECIDED: dict[str, tuple[Decision, list[Any], str, str]] = {
     "approve": (YES, [("pay", 100)], "success", "paid 100"),
     "edit": (Decision("edit", "ada", args={"x": 7}), [("pay", 7)], "success", "paid 7"),
@@ -123,7 +126,7 @@ async def test_questions_are_the_same_from_every_store(saver: KeelSaver, face: s
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("allowed", ["approve", "reject", "edit", "respond"])
 async def test_a_tool_that_allows_one_decision_gets_no_other(memory: KeelSaver, mode: str, allowed: str) -> None:
-    """One that the middleware would fail on is refused before LangGraph keeps it."""
+    """A decision that the middleware would fail on is refused before it is stored."""
     ran: list[Any] = []
     graph = agent(memory, ran, mode, pay={"allowed_decisions": [allowed]})
     await run(graph, "sync", hello(), thread("1"))
@@ -152,7 +155,7 @@ def human_interrupt(**config: bool) -> dict[str, Any]:
 
 
 def asking(saver: Any, *questions: Any) -> Any:
-    """A graph whose one node asks, one question after the other, and keeps what it is told."""
+    """Return a graph whose node asks one question after another, and logs answers."""
     builder = StateGraph(State)
     builder.add_node("ask", lambda state: {"said": [interrupt(question) for question in questions]})
     builder.add_edge(START, "ask")
@@ -238,7 +241,7 @@ async def test_a_tool_that_was_cut_off_runs_again_only_if_told_to(memory: KeelSa
         graph = tool_graph(cache, [mortal(ran)], [calls(("pay", {"x": 1}, "a"))])
         with pytest.raises(Killed):
             await run(graph, face, hello(), thread("1"))
-        await to_thread(cache.close)  # what its keeper writes of a call that was cut off
+        await to_thread(cache.close)  # the ledger's writes for the interrupted call
         await run(graph, face, None, thread("1"))
         (asked,) = waiting(memory, thread("1"))
         (ask,) = asks_of(asked.value)

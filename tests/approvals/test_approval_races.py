@@ -1,4 +1,7 @@
-"""Two reviewers and two workers race for every request: one decision, acted on once, and the losers are told."""
+"""Two reviewers and two workers race for every request.
+
+One decision is made and executed once, and each loser gets an error.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ Said = list[tuple[str, int, str]]
 
 
 def check(said: Said, path: Path) -> None:
-    """Each round has one decision, one execution of just that, and a loser of each who was told."""
+    """Each round has one decision, one execution, and one loser on each side."""
     by_thread: defaultdict[str, list[str]] = defaultdict(list)
     for thread, _, what in said:
         by_thread[thread].append(what)
@@ -34,7 +37,7 @@ def check(said: Said, path: Path) -> None:
 
 
 def check_trail(saver: KeelSaver) -> None:
-    """The audit trail tells of one decision a request, and of one that took it."""
+    """The audit trail has one decision for each request, and one event of its use."""
     kinds = Counter(event.kind for event in saver.approvals.audit(limit=10 * ROUNDS))
     kinds["decided"] = kinds.pop("approved", 0) + kinds.pop("rejected", 0)
     assert kinds == {"asked": ROUNDS, "decided": ROUNDS, "consumed": ROUNDS}
@@ -83,7 +86,10 @@ def test_processes_race_for_each_request(place: Place, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_workers_go_on_as_two_reviewers_decide(place: Place, tmp_path: Path) -> None:
-    """Nobody waits for anybody: workers, one of each face, are woken or look by themselves."""
+    """Workers and reviewers run concurrently, with one worker for each face.
+
+    A worker is notified of decisions, or polls.
+    """
     path, mp = tmp_path / "acts", context()
     gate = mp.Barrier(3)
     with place.open() as saver:
@@ -101,7 +107,10 @@ def test_two_workers_go_on_as_two_reviewers_decide(place: Place, tmp_path: Path)
 
 
 def reviewed(place: Place, saver: KeelSaver) -> list[str]:
-    """Let two reviewers, each with a connection of its own, decide about everything; return who won each request."""
+    """Let two reviewers with their own connections decide every request.
+
+    Return the winner of each.
+    """
     requests, won = saver.approvals.pending(limit=None), list[str]()
     gate = Barrier(2)
 

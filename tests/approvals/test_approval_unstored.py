@@ -1,4 +1,7 @@
-"""A run that dies between a question and the checkpoint of its step leaves no request that waits for ever."""
+"""A run that dies after a question leaves no request that waits forever.
+
+It dies before the checkpoint of its step is stored.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ KILLS = sized(quick=24, ci=24, full=200)
 
 
 class Unlucky(Hook):
-    """Has the checkpoint of one step not stored; and, if it is to, kills the process once its question is."""
+    """Fail to store one step's checkpoint; optionally die once its question is stored."""
 
     def __init__(self, *, kills: bool = False, decides: KeelSaver | None = None) -> None:
         self.kills, self.decides, self.is_on = kills, decides, True
@@ -77,13 +80,13 @@ def run(face: str, graph: Any, given: Any, config: Any) -> Any:
 
 
 def every(saver: KeelSaver, thread_id: str) -> list[ApprovalRequest]:
-    """All requests of a thread, with nobody looking at the thread itself."""
+    """Return all requests of a thread, without refreshing the thread."""
     found = saver.approvals.pending(status=STATUSES, limit=None)
     return [request for request in found if request.thread_id == thread_id]
 
 
 def is_moot(saver: KeelSaver, request: ApprovalRequest) -> None:
-    """It is shown to nobody who decides, and cannot be decided; and that closes it."""
+    """Check that the request is closed: no list shows it, and it cannot be decided."""
     assert request.status == saver.approvals.get(request.id).status == "superseded"
     assert "ended before" in str(request.history[-1])  # its checkpoint, or anything of its thread, was stored
     assert request.id not in [each.id for each in saver.approvals.pending(limit=None)]
@@ -92,12 +95,12 @@ def is_moot(saver: KeelSaver, request: ApprovalRequest) -> None:
 
 
 def go_on(saver: KeelSaver, graph: Any, config: Any) -> None:
-    """Go on where a thread is; begin, if it was killed before its first checkpoint was stored."""
+    """Resume a thread, or start it if it has no checkpoint."""
     graph.invoke(None if saver.get_tuple(config) else {}, config)
 
 
 def finish(saver: KeelSaver, graph: Any, config: Any) -> None:
-    """Let a thread go on to its end; whatever it is shown to wait for can be decided, and nothing is left."""
+    """Let a thread run to its end; its one open request can be decided."""
     thread_id = config["configurable"]["thread_id"]
     if not graph.get_state(config).interrupts:
         go_on(saver, graph, config)
@@ -124,7 +127,7 @@ CASES = [*product(THEN, WAYS, FACES)]
 def test_a_killed_run_leaves_no_request_that_nobody_can_close(place: Place) -> None:
     with place.open() as saver:
         for number in range(KILLS):
-            # A step that is prime to the number of cases: few kills see all of each.
+            # This step is coprime to the number of cases, so that a few kills cover every value of each parameter.
             then, way, face = CASES[number * 7 % len(CASES)]
             thread_id = f"{number} {then} {way} {face}"
             child = forked(die, place, way, face, thread_id, then in ("decided", "worker"))
@@ -187,7 +190,7 @@ def test_a_run_whose_put_fails_leaves_none_either(opened: tuple[KeelSaver, Unluc
 
 
 def test_a_request_waits_while_its_checkpoint_may_come(opened: tuple[KeelSaver, Unlucky]) -> None:
-    """With `durability="exit"` that is when the run ends: until then, whoever looks sees that somebody asks."""
+    """With `durability="exit"`, the checkpoint is stored when the run ends."""
     saver, unlucky = opened
     unlucky.is_on = False
     seen: list[Any] = []
@@ -212,4 +215,4 @@ def test_a_look_at_a_request_is_two_trips(opened: tuple[KeelSaver, Unlucky]) -> 
         graph_by(saver, "interrupt").invoke({}, config_of(f"{number}"))
     counter = Counter()
     assert len(with_tap(saver, counter).approvals.pending()) == 3
-    assert counter.taken() == 1 + 3 * 2  # is its checkpoint there, and has its thread come from elsewhere?
+    assert counter.taken() == 1 + 3 * 2  # whether its checkpoint exists, and whether its thread was copied

@@ -1,4 +1,4 @@
-"""Workers: threads go on as decisions arrive, once each, on every backend, both faces; and they are woken, not late."""
+"""Workers resume threads once for each decision, without delay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from langgraph_keel.approvals.ask import request_approval
 from langgraph_keel.engine.engine import with_engine
 
 LATE = 20.0
-"""Seconds between two looks of a worker that is to be woken sooner."""
+"""Polling interval of a worker that should be notified earlier, in seconds."""
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -60,7 +60,7 @@ def test_wait_says_which_threads_can_go_on(saver: KeelSaver, face: str) -> None:
     timer.start()
     began = time.monotonic()
     assert waited(saver, face, LATE, poll=LATE) == ["b"]
-    assert time.monotonic() - began < LATE / 2  # it was woken
+    assert time.monotonic() - began < LATE / 2  # it was notified
     timer.join()
     approve(saver, "a")
     assert waited(saver, face, 0) == ["b", "a"]
@@ -121,7 +121,7 @@ def test_what_waits_on_beside_it_is_run_no_oftener_than_it_must(face: str) -> No
         saver.approvals.answer(left.id, value=1, by="bob")
         assert len(working(saver, graph, face, 0.5)) == 1
         assert waited(saver, face, 0.2) == []
-        assert working(saver, graph, face, 0.2) == []  # another worker, which knows nothing of the first
+        assert working(saver, graph, face, 0.2) == []  # another worker, which has no memory of the first
         assert sorted(ran) == ["left", "left", "left acts", "right", "right"]
         saver.approvals.answer(right.id, value=1, by="bob")
         assert len(working(saver, graph, face, 0.2)) == 1
@@ -143,7 +143,7 @@ def test_what_fails_is_told_and_not_tried_again(face: str) -> None:
         (failed,) = working(saver, graph, face, 0.5)
         assert (failed.thread_id, str(failed.error), failed.result) == ("a", "no money", None)
         assert tries == ["a"]
-        (done,) = working(saver, graph, face, 0.2)  # a worker that was started anew
+        (done,) = working(saver, graph, face, 0.2)  # a worker that was started again
         assert done.result == {"said": "approve"}
 
 
@@ -230,7 +230,7 @@ def test_a_loop_that_is_left_listens_no_longer(saver: KeelSaver) -> None:
 
 
 async def test_a_worker_is_cancelled(saver: KeelSaver) -> None:
-    """While it waits, and while the graph runs: then another one goes on with the thread."""
+    """Whether it waits or runs the graph, another worker continues the thread."""
     begun, hold = asyncio.Event(), asyncio.Event()
 
     async def node(state: State) -> State:
@@ -271,7 +271,7 @@ def test_what_is_no_time_is_refused_before_anything_is_read(name: str, value: An
 
 
 class Counting:
-    """A driver that counts what is sent."""
+    """A driver that counts requests."""
 
     def __init__(self, driver: Any) -> None:
         self.sent = 0
@@ -347,13 +347,13 @@ def test_a_notice_that_cannot_be_sent_fails_no_decision(
 
 def test_a_connection_that_was_cut_listens_again(postgres_url: str) -> None:
     with PostgresSaver(postgres_url) as saver, saver.approvals.bell.notices() as heard:
-        source: Any = heard._source  # private: what a listener hears by is its own affair; only so a test can cut it
+        source: Any = heard._source  # private: the source of notices has no public name; a test cuts it here
         with psycopg.connect(postgres_url, autocommit=True) as connection:
-            # private: the connection that the server is told to cut
+            # private: the connection that the server should terminate
             connection.execute("SELECT pg_terminate_backend(%s)", (source._connection.info.backend_pid,))
         heard.wait(0.2)
-        assert heard._source is None  # private: nobody outside is to ask whether a listener listens
-        heard.wait(LATE)  # it listens again, and there may be something to look for
+        assert heard._source is None  # private: no public name shows whether a listener listens
+        heard.wait(LATE)  # it listens again, and there may be something to read
         saver.approvals.bell.ring()
         began = time.monotonic()
         heard.wait(LATE)
@@ -366,7 +366,7 @@ def test_behind_a_pooler_workers_look_by_themselves(pgbouncer_url: str, postgres
         graph = asking_graph(saver, lambda *_: None)
         ask(graph, "a")
         with saver.approvals.bell.notices() as heard:
-            # private: nobody outside is to ask whether a listener listens
+            # private: no public name shows whether a listener listens
             assert (heard._source, heard._listen) == (None, None)
         approve(saver)
         assert [each.thread_id for each in working(saver, graph, face, 0.3)] == ["a"]
@@ -378,7 +378,7 @@ def test_a_connection_of_the_users_is_not_kept_waiting(postgres_url: str) -> Non
         ask(graph, "a")
         approve(saver)
         with saver.approvals.bell.notices() as heard:
-            assert heard._source is None  # private: nobody outside is to ask whether a listener listens
+            assert heard._source is None  # private: no public name shows whether a listener listens
         assert [each.thread_id for each in working(saver, graph, "sync", 0)] == ["a"]
 
 

@@ -1,4 +1,4 @@
-"""Requests as records, on every backend: how they are found, decided, held, closed, kept and found again."""
+"""Requests as records, on every backend: finding, deciding, storing, closing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def call(saver: KeelSaver, face: str, name: str, *args: Any, **more: Any) 
 
 
 def ask(saver: KeelSaver, name: str = "t", owner: str | None = None, **question: Any) -> Any:
-    """Have a thread ask; return its graph."""
+    """Let a thread ask; return its graph."""
     graph = Asking(paying() | question).graph(saver)
     graph.invoke({}, {"configurable": {"thread_id": name} | ({"user_id": owner} if owner else {})})
     return graph
@@ -200,7 +200,7 @@ def test_a_resume_before_the_decision_says_how_to_decide(
 
 
 class Slow(KeelSaver):
-    """Another saver, whose checkpoints are stored after the writes of the steps that follow them."""
+    """Another saver, which stores a checkpoint after the writes of the next steps."""
 
     def __init__(self, saver: KeelSaver) -> None:
         self.serde, self._engine = saver.serde, saver.engine
@@ -222,7 +222,7 @@ def test_the_next_question_comes_before_the_step_is_stored(saver: KeelSaver, is_
 
 
 def test_another_process_went_on_without_it(place: Place) -> None:
-    """The saver that asked has seen nothing of it; a look finds it out, and so does a sweep."""
+    """The saver that asked has not read the change; a refresh or a sweep finds it."""
     with place.open() as first, place.open() as second:
         for name in ("a", "b"):
             ask(first, name)
@@ -237,7 +237,7 @@ def test_another_process_went_on_without_it(place: Place) -> None:
 
 @pytest.mark.parametrize("is_decided", [False, True], ids=["waiting", "approved"])
 def test_another_process_has_rewound_what_asked(place: Place, is_decided: bool) -> None:
-    """No list shows its request as waiting, even before the next look at its thread."""
+    """No list shows its request as waiting, even before its thread is refreshed."""
     with place.open() as first, place.open() as second:
         ask(first)
         (request,) = first.approvals.pending()
@@ -257,7 +257,7 @@ def test_requests_go_with_their_thread(saver: KeelSaver) -> None:
         graph = ask(saver, name)
     saver.approvals.approve(one(saver, "other").id, by="bob")
     graph.invoke(saver.approvals.resume("other"), thread("other"))
-    graph.invoke({}, thread("other"))  # one is over, one waits
+    graph.invoke({}, thread("other"))  # one request is closed, one is waiting
     events = len(saver.approvals.audit())
     saver.delete_thread("other")
     assert threads(saver.approvals.pending(status=STATUSES)) == ["t"]
@@ -328,7 +328,7 @@ def test_a_plain_question_is_found_again(saver: KeelSaver) -> None:
 
 
 class CutOff(Exception):
-    """The process has died."""
+    """Raised in place of the death of the process."""
 
 
 class Dying(KeelSaver):
@@ -365,7 +365,10 @@ def test_a_process_dies_between_the_request_and_its_question(saver: KeelSaver, d
 
 
 def test_a_value_of_the_programs_own_class(place: Place) -> None:
-    """Whoever does not know the class sees its fields, and decides; the interrupt itself cannot be read there."""
+    """Without the class, the fields are shown, and the request can be decided.
+
+    The interrupt itself cannot be read there.
+    """
     with place.open(types=[Order]) as saver:
         graph = graph_of(saver, ("ask", lambda state: {"said": [interrupt(Order("a flight"))]}))
         graph.invoke({}, T)
@@ -394,13 +397,16 @@ async def test_reviewers_are_reminded(saver: KeelSaver, face: str) -> None:
     assert threads(await call(saver, face, "sweep", remind_after=2)) == ["a"]
     assert await call(saver, face, "sweep", remind_after=2) == []
     held = saver.engine.run(saver.approvals.plans.read([one(saver, "short").id]))
-    assert [each.request.status for each in held.values()] == ["expired"]  # it is written, too
+    assert [each.request.status for each in held.values()] == ["expired"]  # the status is stored, too
     await asyncio.sleep(2.05)
     assert threads(await call(saver, face, "sweep", remind_after=2)) == ["a"]
 
 
 def test_a_late_resume_is_none(saver: KeelSaver) -> None:
-    """Two answers to one question: the second is refused, or answers nothing, and never the next question."""
+    """A second answer to a question is refused or ignored.
+
+    It never answers the next question.
+    """
     asking = Asking(paying(), paying(7))
     graph = asking.graph(saver)
     graph.invoke({}, T)

@@ -1,4 +1,4 @@
-"""A decision that is made again, because the reply was lost, is told from that of a rival."""
+"""A repeated decision, as after a lost reply, is not mistaken for a rival's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def decide(saver: KeelSaver, face: str, kind: str, name: str, **details: A
 @each_face
 @pytest.mark.parametrize(("kind", "details"), DECISIONS, ids=[kind for kind, _ in DECISIONS])
 async def test_the_same_again_is_what_stands(saver: KeelSaver, face: str, kind: str, details: Any) -> None:
-    """Before the agent has taken it, and after."""
+    """Both before and after the agent has used it."""
     asking = Asking(paying())
     graph = asking.graph(saver)
     await run(graph, "ainvoke", {}, T)
@@ -69,7 +69,7 @@ async def test_anything_else_is_refused(saver: KeelSaver, face: str) -> None:
 
 @each_face
 async def test_what_nobody_has_decided_is_nobodys_to_repeat(saver: KeelSaver, face: str) -> None:
-    """A request that has expired was rejected by no person."""
+    """An expired request was not rejected by a person, so a repetition fails."""
     await run(Asking(paying(expires_in=0, on_expiry="wait")).graph(saver), "ainvoke", {}, T)
     (request,) = await saver.approvals.apending(status="expired")
     for by in ("keel:expiry", ""):
@@ -79,7 +79,7 @@ async def test_what_nobody_has_decided_is_nobodys_to_repeat(saver: KeelSaver, fa
 
 @pytest.mark.parametrize("nth", range(2))
 def test_who_looks_at_a_thread_while_it_goes_on_asks_nothing_again(nth: int) -> None:
-    """Whatever the other one has read by then."""
+    """This holds whatever the refreshing process has read before the thread resumes."""
     with MemorySaver() as saver:
         graph = Asking(paying()).graph(saver)
         graph.invoke({}, T)

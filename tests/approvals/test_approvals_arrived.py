@@ -1,4 +1,7 @@
-"""Decisions and threads that were copied to another store: what was decided there is not acted on here by itself."""
+"""Decisions and threads that were copied to another store.
+
+The target does not act by itself on decisions made in the source.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def resume_decided(saver: KeelSaver, graph: Any) -> list[Resumed]:
 @each_way
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_a_decision_that_came_with_its_thread_is_left_to_an_operator(place: Place, face: str, way: Any) -> None:
-    """Both stores would act on it."""
+    """Otherwise, both stores would act on it."""
     with MemorySaver() as source, place.open(recoverable=True) as saver:
         graph, given, _ = way(source)
         await run(graph, face, given, thread("t"))
@@ -55,7 +58,7 @@ async def test_a_decision_that_came_with_its_thread_is_left_to_an_operator(place
 
 @each_way
 async def test_a_decision_that_is_made_here_is_acted_on(place: Place, way: Any) -> None:
-    """Its reviewer is told that the original may ask the same."""
+    """The reviewer is warned that the original may ask the same question."""
     with MemorySaver() as source, place.open() as saver:
         graph, given, _ = way(source)
         await run(graph, "sync", given, thread("t"))

@@ -1,4 +1,7 @@
-"""What a graph asks for is what it gets an approval of: nothing else of the step, the thread, or its past."""
+"""An approval is valid only for the question that was asked.
+
+It does not cover other questions of the step, the thread or its past.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,10 @@ def langgraph_saver(kind: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_langgraph_gives_an_answer_to_another_tool(kind: str) -> None:
-    """The hazard (langgraph#6533): an answer goes by id to one question, and the tool of the other one acts on it."""
+    """The hazard (langgraph#6533): the answer to one tool reaches the other.
+
+    The answer is for one question, by id.
+    """
     acted: list[Any] = []
     with langgraph_saver(kind) as saver:
         graph = loop_of(ToolNode([plainly("transfer", acted), plainly("email", acted)]), BOTH, saver)
@@ -97,7 +103,7 @@ async def test_no_decision_reaches_another_tool(saver: KeelSaver, face: str, is_
     for number in range(examples(100)):
         name = str(number)
         result = await run(graph, face, hello(), thread(name))
-        if number % 3 == 0:  # it begins anew, and another one may be the first to ask
+        if number % 3 == 0:  # the step starts again, and the other tool may ask first
             result = await run(graph, face, None, thread(name))
         for _ in range(4):
             assert not acted or ASKED in result
@@ -107,7 +113,7 @@ async def test_no_decision_reaches_another_tool(saver: KeelSaver, face: str, is_
                 break
         assert ASKED not in result
         assert set(map(str, acted)) == {str(("email", {"of": "bob"}))}
-        assert len(acted) == 1 or not is_cached  # a `ToolNode` runs all its tools again, if one of them asks
+        assert len(acted) == 1 or not is_cached  # a `ToolNode` runs all its tools again if one asks
         acted.clear()
 
 
@@ -266,7 +272,7 @@ async def test_what_fails_after_the_approval_gets_it_again(saver: KeelSaver, fac
 
 @pytest.mark.parametrize("face", FACES)
 async def test_questions_among_plain_ones(saver: KeelSaver, face: str) -> None:
-    """Each takes its own answers from LangGraph's list, however often it was asked."""
+    """Each question takes its own answer from LangGraph's list."""
 
     def mixed(state: Any) -> Any:
         first = interrupt("first?")
@@ -288,7 +294,7 @@ async def test_questions_among_plain_ones(saver: KeelSaver, face: str) -> None:
 
 @pytest.mark.parametrize("face", FACES)
 async def test_a_plain_answer_is_given_once(saver: KeelSaver, face: str) -> None:
-    """LangGraph leaves it beside the checkpoint, and takes it for the answer to what is not asked yet."""
+    """LangGraph stores it with the checkpoint, and would use it for a later question."""
     graph = graph_of(saver, ("ask", lambda state: {"said": [interrupt("1?"), interrupt("2?"), interrupt("3?")]}))
     await run(graph, face, {}, T)
     (second,) = (await resume(graph, face, "one", T))[ASKED]
@@ -307,13 +313,16 @@ def test_langgraph_gives_a_plain_answer_twice() -> None:
 
 
 def test_what_was_over_and_is_asked_again_is_what_becomes_of_it_then(saver: KeelSaver) -> None:
-    """Of two tools that ask at once in one node, the first may be closed before its run is known to live."""
+    """Of two concurrent questions of a node, the first request may be closed early.
+
+    Its run is not yet known to be alive then.
+    """
     approvals, engine = Approvals(saver.engine.session), saver.engine
     asked = ApprovalRequest("a" * 24, "t", "1", "task", action="pay", args={}, asked_at="2026-11-24T10:00:00.000+00:00")
     for status in (SUPERSEDED, CONSUMED):
         held = engine.run(approvals.ask(asked))
         assert held is not None
-        for _ in range(2):  # whoever dies in between is followed by somebody who does it again
+        for _ in range(2):  # after a process dies in between, another one does it again
             engine.run(approvals.end(held, status, asked.asked_at))
         (found,) = saver.approvals.pending("t", status=[SUPERSEDED, CONSUMED], limit=None)
         assert found.status == status

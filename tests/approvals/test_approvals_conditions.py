@@ -1,4 +1,4 @@
-"""Under which conditions a question is asked: who may decide, until when, on which facts; and where it can be asked."""
+"""The conditions of a question: reviewers, deadline, facts, and places to ask."""
 
 from __future__ import annotations
 
@@ -279,7 +279,10 @@ ASKS_ONE = {name: name in ("node", "subgraph", "remembering", "called") for name
 
 @pytest.mark.parametrize("face", FACES)
 async def test_a_subgraph_that_keeps_nothing(saver: KeelSaver, face: str) -> None:
-    """Its tasks have other ids in each run, and LangGraph itself cannot answer them by id: it is told, every time."""
+    """Its tasks have new ids in each run, so LangGraph cannot answer them by id.
+
+    Each resume raises an error.
+    """
     asking = Asking(paying())
     graph = graph_of(saver, ("outer", graph_of(False, ("pay", asking.node))))
     await run(graph, face, {}, T)
@@ -294,7 +297,10 @@ async def test_a_subgraph_that_keeps_nothing(saver: KeelSaver, face: str) -> Non
 
 
 async def decided_until_done(saver: KeelSaver, graph: Any, face: str, no: Any) -> tuple[Any, int]:
-    """Reject what is asked with `no` for its arguments, and approve all else; return how many were asked, too."""
+    """Reject requests with the arguments `no`, and approve all others.
+
+    Also return the number of requests.
+    """
     asked = 0
     for _ in range(8):
         for request in await saver.approvals.apending("t"):
@@ -339,7 +345,7 @@ async def test_questions_that_a_node_asks_at_once(saver: KeelSaver) -> None:
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("scope", ["thread", "shared"])
 async def test_a_kept_result_is_no_approval(saver: KeelSaver, face: str, scope: Any) -> None:
-    """The tool is asked about again in the next turn, whichever of the questions has stopped the graph."""
+    """The tool asks again in the next turn, whichever question interrupted the graph."""
     acted: list[Any] = []
     tools = [by_request("transfer", acted), by_request("email", acted)]
     turns = [*BOTH, calls(("transfer", {"to": "eve"}, "c"), ("email", {"to": "ada"}, "d"))]

@@ -1,4 +1,4 @@
-"""A decision is valid for the thread that it was made for: forks and copies of that thread ask again."""
+"""A decision is valid only for its own thread: forks and copies ask again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Made = tuple[Any, Any, Callable[[], int]]
 
 
 def by_request(saver: Any) -> Made:
-    """Ask by `request_approval`; count how often the node was told to pay."""
+    """Ask by `request_approval`; count how often the node paid."""
     asking = Asking(paying())
     return asking.graph(saver), {"said": []}, lambda: sum(each.approved for (each,) in asking.got)
 
@@ -39,7 +39,7 @@ def by_interrupt(saver: Any) -> Made:
 
 
 def by_middleware(saver: Any) -> Made:
-    """Ask by the middleware that LangChain has for agents."""
+    """Ask by LangChain's middleware for agents."""
     paid: list[int] = []
 
     @tool
@@ -67,7 +67,7 @@ async def copied(saver: KeelSaver, face: str) -> None:
 
 
 async def answer(saver: KeelSaver, face: str, thread_id: str, way: Any) -> str:
-    """Decide the one request of a thread; return its id."""
+    """Decide the only request of a thread; return its id."""
     inbox = saver.approvals
     (request,) = inbox.pending(thread_id) if face == "sync" else await inbox.apending(thread_id)
     if way is by_interrupt:
@@ -120,7 +120,7 @@ async def test_a_decision_is_not_valid_in_another_thread(
 
 
 def refunding(saver: Any) -> tuple[Any, list[int]]:
-    """Return an agent that asks before it refunds, once for each turn, and what it has refunded."""
+    """Return an agent that asks before each refund, and the list of its refunds."""
     paid: list[int] = []
 
     @tool
@@ -140,7 +140,10 @@ def refunding(saver: Any) -> tuple[Any, list[int]]:
 async def test_a_reviewer_is_told_that_a_fork_has_done_it(
     saver: KeelSaver, backend: str, face: str, is_decided: bool
 ) -> None:
-    """And that of the fork, that the original or another fork has; and no program acts on what was decided before."""
+    """The fork's reviewer is warned of refunds by the original or another fork.
+
+    No worker acts on earlier decisions.
+    """
     graph, paid = refunding(saver)
     await run(graph, face, hello(), thread("t"))
     for name in ("fork", "other"):
@@ -174,7 +177,7 @@ async def test_a_reviewer_is_told_that_a_fork_has_done_it(
 
 @each_backend
 async def test_a_name_that_is_used_again_is_of_another_thread(saver: KeelSaver, backend: str) -> None:
-    """Neither a fork of the deleted thread nor the new one has to do with the other."""
+    """A fork of the deleted thread and the new thread are independent."""
     graph, paid = refunding(saver)
     graph.invoke(hello(), thread("t"))
     saver.fork(thread("t"), "fork")
@@ -202,7 +205,10 @@ async def test_a_name_that_is_used_again_is_of_another_thread(saver: KeelSaver, 
 async def test_after_a_rewind_an_edit_holds_for_the_arguments_that_were_run(
     tmp_path: Path, face: str, way: Any
 ) -> None:
-    """The question is the model's again. The edited call is in the ledger; the model's own is another one."""
+    """The model's question is asked again.
+
+    The ledger has the edited call; the model's own call is a different one.
+    """
     with SAVERS["sqlite"](tmp_path) as saver:
         assert isinstance(saver, KeelSaver)
         graph, paid = refunding(saver)

@@ -1,4 +1,7 @@
-"""One process asks and exits, one that has no graph decides, another goes on and acts once; on every backend."""
+"""One process asks and exits, another decides, a third resumes; on every backend.
+
+The one that decides does not have the graph. The one that resumes acts once.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ EXPIRY = 1.5
 
 
 class Story(NamedTuple):
-    """A thread: its graph, what is decided about each action, and what is done then."""
+    """A thread: its graph, the decision about each action, and the expected effects."""
 
     graph: str
     decisions: Mapping[str, tuple[str, Mapping[str, Any]]]
@@ -68,7 +71,7 @@ def reported(told: Connection, work: Callable[..., Any], *args: Any) -> None:
 
 
 def nursery(orders: Connection, modules: Sequence[str]) -> None:
-    """Import, and then do each work that is ordered in a child of its own, until nobody orders any more."""
+    """Import the modules, then do each job in a forked child, until the order `None`."""
     for module in modules:
         importlib.import_module(module)
     while (order := orders.recv()) is not None:
@@ -77,13 +80,13 @@ def nursery(orders: Connection, modules: Sequence[str]) -> None:
         writing.close()
         try:
             said = reading.recv() if reading.poll(120) else None
-        except EOFError:  # the child has failed, and printed why
+        except EOFError:  # the child has failed, and printed the reason
             said = None
         orders.send((exit_code(child), said))
 
 
 class Children:
-    """Processes that are forked from one, so that nobody has to import anything anew."""
+    """Processes forked from one parent, so that each module is imported only once."""
 
     def __init__(self, *modules: str) -> None:
         mp = context()
@@ -92,7 +95,7 @@ class Children:
         self._process.start()
 
     def run(self, work: Callable[..., Any], *args: Any) -> Any:
-        """Run `work` in a process of its own, which ends before this returns."""
+        """Run `work` in a new process, which ends before this returns."""
         self._orders.send((work, *args))
         assert self._orders.poll(150), "the child said nothing"
         code, said = self._orders.recv()
@@ -106,25 +109,28 @@ class Children:
 
 @pytest.fixture(scope="module")
 def agents() -> Iterator[Children]:
-    """Those that have the graphs."""
+    """Processes that have the graphs."""
     with closing(Children("support.approvals.children")) as children:
         yield children
 
 
 @pytest.fixture(scope="module")
 def reviewers() -> Iterator[Children]:
-    """Those that have the store only."""
+    """Processes that have only the store."""
     with closing(Children("langgraph_keel")) as children:
         yield children
 
 
 def with_graphs(name: str, *args: Any) -> Any:
-    """Work of a process that has the graphs; a process that decides must not import them."""
+    """Do the work of a process with the graphs, which a reviewer must not import."""
     return getattr(importlib.import_module("support.approvals.children"), name)(*args)
 
 
 def decided_in(place: Place) -> list[tuple[str, str, Any]]:
-    """What a reviewer's process does: it has the store, and nothing of the graphs. Return what it was asked."""
+    """Decide as a process that has the store but not the graphs.
+
+    Return the requests that it was shown.
+    """
     with place.open() as saver:
         found = [(each.thread_id, each.action, each.args) for each in saver.approvals.pending(owner="ann", limit=None)]
         for request in saver.approvals.pending(limit=None):
@@ -136,7 +142,7 @@ def decided_in(place: Place) -> list[tuple[str, str, Any]]:
 
 
 def refused_in(place: Place) -> list[str]:
-    """A reviewer comes too late; return what it was told of."""
+    """Approve each expired request, too late; return their threads."""
     with place.open() as saver:
         late = saver.approvals.pending(status="expired", limit=None)
         for request in late:
@@ -147,7 +153,7 @@ def refused_in(place: Place) -> list[str]:
 
 
 class World(NamedTuple):
-    """A store, what is outside of it, and who works with it."""
+    """A store, the file of effects outside of it, and the processes."""
 
     place: Place
     path: Path
@@ -163,12 +169,15 @@ class World(NamedTuple):
         self.path.with_suffix(".price").write_text(str(price))
 
     def done(self) -> dict[str, list[Any]]:
-        """What was done in each thread, in a fixed order."""
+        """Return the effects in each thread, in a fixed order."""
         lines = [json.loads(line) for line in self.path.read_text().splitlines()]
         return {name: sorted(rest for thread, *rest in lines if thread == name) for name in STORIES}
 
     def decide_and_resume(self, threads: Mapping[str, str]) -> dict[str, str]:
-        """Let one process decide all that waits, and another go on; return the threads that ask anew."""
+        """Let one process decide all open requests, and another resume.
+
+        Return the threads that ask again.
+        """
         self.reviewers.run(decided_in, self.place)
         left = self.live("resumed_in", threads)
         return {thread: threads[thread] for thread, asked in left.items() if asked}
@@ -197,7 +206,7 @@ def test_asked_decided_and_resumed_by_three_processes(world: World) -> None:
     world.price(1500)
     left = world.live("resumed_in", threads)
     again = {thread: threads[thread] for thread, asked in left.items() if asked}
-    # In an asynchronous `ToolNode` the first tool that asks may end the step before the second one has.
+    # In an asynchronous `ToolNode`, the first tool that asks may end the step before the second one asks.
     assert {"stale", "stale in a subgraph"} <= set(again)
     assert {name for name in again if threads[name] != "tool_node"} == {"stale", "stale in a subgraph"}
     check_stale(world.place)
@@ -228,7 +237,7 @@ def check_stale(place: Place) -> None:
 
 
 def check_over(saver: KeelSaver) -> None:
-    """Nothing waits, and of each decision the trail says who made it and that it was taken."""
+    """No request is open, and the trail has the author and the use of each decision."""
     assert saver.approvals.pending(status=["waiting", "claimed", "approved", "rejected", "expired"], limit=None) == []
     over = saver.approvals.pending(status=["consumed", "superseded"], limit=None)
     assert [each.thread_id for each in over if each.status == "superseded"] == ["stale", "stale in a subgraph"]

@@ -1,4 +1,4 @@
-"""What a reviewer is told of a question, and of what was decided before; what a newcomer missed."""
+"""The information for a reviewer: questions, earlier decisions, dropped questions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class State(TypedDict):
 
 
 class Price:
-    """A price that may go up between two runs of a node."""
+    """A price that may increase between two runs of a node."""
 
     now = 1200
 
@@ -56,7 +56,7 @@ def test_a_question_that_is_asked_anew_says_what_was_decided_before() -> None:
         (first,) = saver.approvals.pending(owner="ada")
         saver.approvals.edit(first.id, args={"flight": "LH 2"}, by="ann", reason="earlier")
         price.now = 1500
-        graph.invoke(saver.approvals.resume("t"), CONFIG)  # by a program that does not say whose thread it is
+        graph.invoke(saver.approvals.resume("t"), CONFIG)  # by a program that does not set the thread's owner
         (again,) = saver.approvals.pending(owner="ada")
     assert again.before == {"price": 1200}
     earlier = again.earlier
@@ -86,7 +86,7 @@ def test_a_thread_that_is_not_there_is_not_one_that_waits_for_nobody() -> None:
 
 
 def test_only_questions_take_more_round_trips() -> None:
-    """Ordinary steps take one for each verb, and those of a run that asks are few: nobody waits for them."""
+    """Ordinary steps take one round trip for each verb; a question takes a few more."""
     counter = Counter()
     with MemorySaver() as plain:
         saver = with_tap(plain, counter)
@@ -94,14 +94,14 @@ def test_only_questions_take_more_round_trips() -> None:
         builder.add_node("first", lambda _: {"told": "a"}).add_node("ask", lambda _: {"told": interrupt("?")})
         graph = builder.add_edge(START, "first").add_edge("first", "ask").compile(checkpointer=saver)
         graph.invoke(START_STATE, CONFIG, interrupt_before=["ask"])
-        # get_tuple; three puts; the writes of the input and of the node.
+        # One `get_tuple`, three `put`, and the writes of the input and of the node.
         assert counter.taken() == 6
         graph.invoke(None, CONFIG)
         assert counter.taken() <= 12
 
 
 def test_the_name_of_an_action_does_not_move_the_cursor() -> None:
-    """Whoever reads `print(saver.approvals.pending())` decides by it."""
+    """Reviewers decide by the output of `print(saver.approvals.pending())`."""
     name = "delete everything\r\x1b[2K<approval 1 of thread 't': read_only"
     with MemorySaver() as saver:
         compiled(saver, lambda _: {"told": request_approval(name, {}).kind}).invoke(START_STATE, CONFIG)
@@ -115,7 +115,10 @@ def test_the_name_of_an_action_does_not_move_the_cursor() -> None:
 def test_new_input_that_drops_a_question_is_told_once(
     kind: str, is_decided: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """LangGraph allows it: nothing is refused. Whoever gives the input may be another process."""
+    """LangGraph allows such input, so it is not refused.
+
+    The input may come from another process.
+    """
     url = "memory:" if kind == "memory" else f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(url) as saver, saver if kind == "memory" else open_saver(url) as other:
         compiled(saver, lambda _: {"told": interrupt("who?")}).invoke(START_STATE, CONFIG)
@@ -147,7 +150,7 @@ def test_an_answer_drops_nothing_and_is_not_told_of(caplog: pytest.LogCaptureFix
 
 
 def test_an_answer_to_nothing_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    """It changes nothing, and whoever gave it believes that it has arrived."""
+    """It has no effect, and its sender believes that it has arrived."""
     with MemorySaver() as saver:
         graph = compiled(saver, lambda _: {"told": "done"})
         graph.invoke(START_STATE, CONFIG)
@@ -193,7 +196,7 @@ async def test_new_input_that_drops_the_rest_of_a_turn_is_told(
         ends.append(ValueError())
         with pytest.raises(ValueError):  # noqa: PT011
             await invoke(START_STATE)
-        await invoke(None)  # goes on, and drops nothing
+        await invoke(None)  # resumes, and drops nothing
         await invoke(START_STATE)
         assert caplog.messages == []
         ends.append(ValueError())

@@ -1,4 +1,7 @@
-"""The audit trail: one chain from many writers, whatever crashes; and what anybody has changed is found, and named."""
+"""The audit trail: one chain of many writers, also with crashes.
+
+Every later change to it is found and named.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +147,7 @@ def check_race(trail: Trail, writers: int, count: int) -> None:
 def test_threads_racing_make_one_chain(trail: Trail) -> None:
     with ThreadPoolExecutor(5) as pool:
         writing = [pool.submit(trail.append_all, str(who), 15) for who in range(4)]
-        while not all(each.done() for each in writing):  # whoever checks meanwhile is not alarmed
+        while not all(each.done() for each in writing):  # a concurrent check reports no problems
             assert trail.verify().problems == ()
         for each in writing:
             each.result()
@@ -188,7 +191,7 @@ def test_a_crash_at_any_moment_leaves_a_chain_that_goes_on(trail: Trail) -> None
         assert (verdict.problems, verdict.events, verdict.removed) == ((), number, 0)
         requests += 1
     crashed = [event.content["crashed"] for event in trail.events() if event.content and "crashed" in event.content]
-    # The link is what counts: whoever died before it has appended nothing, whoever died after it has.
+    # The link counts: a writer that dies before it has appended nothing; one that dies after it has appended.
     assert crashed == list(range(3, requests))
 
 
@@ -236,7 +239,10 @@ def test_a_check_while_the_trail_begins(trail: Trail) -> None:
 
 
 class Blinking(MemoryStore):
-    """Lists links as a directory may while it grows: not yet the one that is made just then, but the next one."""
+    """Lists links as a directory may during a write: the newest one is missing.
+
+    The next one may be listed.
+    """
 
     def __init__(self, *unseen: Sequence[int]) -> None:
         super().__init__()
@@ -271,7 +277,7 @@ def deciding(trail: Trail, name: str) -> Plan[None]:
 
 
 def ending(trail: Trail, name: str, way: str) -> Plan[None]:
-    """Take the decision, or put the request with those that are over; again, if somebody else has changed it."""
+    """Mark the decision as used, or close the request; retry after a conflict."""
     approvals = Approvals(trail.session)
     while True:
         held = (yield from approvals.read([name]))[name]
@@ -284,7 +290,7 @@ def ending(trail: Trail, name: str, way: str) -> Plan[None]:
 
 
 def check_stories(trail: Trail, threads: Sequence[str]) -> None:
-    """Whatever has happened to each request is told once, in order."""
+    """The trail has each event of each request once, in order."""
     told: dict[str, list[Any]] = {thread: [] for thread in threads}
     for event in trail.events(limit=1000):
         assert event.content
@@ -297,7 +303,10 @@ def check_stories(trail: Trail, threads: Sequence[str]) -> None:
 @pytest.mark.parametrize("way", ["consume", "end"])
 @pytest.mark.parametrize("dies", [True, False])
 def test_a_change_is_told_once_though_somebody_else_goes_on(trail: Trail, way: str, *, dies: bool) -> None:
-    """Whoever has decided is anywhere in telling so when another one goes on; then it dies, or comes to an end."""
+    """The decider may be at any request of its append when another process continues.
+
+    Then it dies, or completes.
+    """
     threads: list[str] = []
     for requests in count(2):  # it has read the request, and written the decision
         name, thread = request_id(f"t{requests}", "pay"), f"t{requests}"
@@ -315,7 +324,7 @@ def test_a_change_is_told_once_though_somebody_else_goes_on(trail: Trail, way: s
         else:
             trail.go_on(plan, reply)
     trail.run(ending(trail, name, way))
-    assert len(threads) == 6  # after the decision, at each of the four trips of the append, and after the last one
+    assert len(threads) == 6  # after the decision, each of the four requests of the append, and the last one
     check_stories(trail, [*threads, thread])
 
 
@@ -364,7 +373,7 @@ def test_a_deleted_thread_takes_contents_along(trail: Trail) -> None:
     after = trail.verify()
     assert (after.removed, after.events, after.problems, after.head) == (2, 4, (), before.head)
     assert [event.content and event.content["secret"] for event in trail.events()] == [None, "of u", None, "of u"]
-    # Without the salts nobody can find out by guessing what was removed.
+    # Without the salts, the removed contents cannot be guessed.
     left = [cell for shelf in (LINKS, CONTENTS, HEADS) for cell in trail.cells(shelf).values()]
     said = str([(cell.token, trail.fields(cell)) for cell in left])
     assert len(salts) == 2

@@ -1,4 +1,4 @@
-"""Whoever tampers with the audit trail is found out: what was changed, removed or inserted is named."""
+"""Tampering with the audit trail is detected, and the changed events are named."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["memory", "trail"]  # fixtures
 
 
 def forge(trail: Trail, number: int, **changes: Any) -> None:
-    """Change a link, and its own hash with it."""
+    """Change a link, and recompute its own hash."""
     link = replace(trail.link(number), **changes)
     trail.relink(number, next_link(number - 1, link.previous, link.at, link.kind, link.digest))
 
 
 def insert(trail: Trail) -> None:
-    """Put an event at the end, without the head."""
+    """Append an event without updating the head."""
     forged = next_link(5, trail.link(5).hash, AT, "approved", trail.link(1).digest)
     trail.put(LINKS, key_of(7), cell_of(trail.codec, token(), forged))
 
@@ -54,7 +54,7 @@ def swapped_contents(trail: Trail) -> None:
     trail.put(CONTENTS, trail.link(2).digest, trail.cells(CONTENTS)[trail.link(4).digest])
 
 
-# What is done to a trail of five events, and what a check says of it.
+# Manipulations of a trail of five events, and the report of a check.
 TAMPERED: dict[str, tuple[Callable[[Trail], Any], str]] = {
     "kind": (lambda trail: trail.relink(2, replace(trail.link(2), kind="rejected")), r"^event 2 was changed: its hash"),
     "time": (lambda trail: trail.relink(5, replace(trail.link(5), at="never")), r"^event 5 was changed: its hash"),
@@ -130,7 +130,7 @@ def test_a_head_that_is_lost_is_made_anew(trail: Trail) -> None:
 
 
 def made_anew(trail: Trail) -> None:
-    """Make the trail as it might have been: without its second event, and with a head that fits."""
+    """Rebuild the trail without its second event, with a consistent head."""
     number, previous = 0, BEGIN
     for old in [trail.link(n) for n in (1, 3, 4, 5)]:
         link = next_link(number, previous, old.at, old.kind, old.digest)

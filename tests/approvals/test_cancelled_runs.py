@@ -1,4 +1,7 @@
-"""A run that is stopped while it stores something is in nobody's way: the next message is answered."""
+"""A run that is cancelled while it stores something does not block its thread.
+
+The next message is answered.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,13 @@ from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.runs.hook import RunClaims, held_threads
 
-# Of a run that is cancelled twice, LangGraph leaves tasks behind that have not ended, or not begun.
+# If a run is cancelled twice, LangGraph leaves tasks behind that are unfinished or never started.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <coroutine object arun_with_retry:pytest.PytestUnraisableExceptionWarning"
 )
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 PATIENCE = 20
-"""Seconds that a test waits for what must come."""
+"""Timeout of each wait in a test, in seconds."""
 
 
 class State(TypedDict, total=False):
@@ -37,9 +40,10 @@ class State(TypedDict, total=False):
 
 
 class Hold(Hook):
-    """Keeps one checkpoint on its way until a later run looks for it, or puts one itself.
+    """Hold one checkpoint back until a later run polls, or stores one itself.
 
-    It is stored then, whether the caller still waits or not, as by a server that has the request.
+    The held checkpoint is stored then, even if the caller no longer waits, as by a server that has received the
+    request.
     """
 
     def __init__(self, saver: KeelSaver, step: int) -> None:
@@ -68,7 +72,7 @@ class Hold(Hook):
         return self.is_left and put is not None and put.metadata.get("source") in ("input", "update")
 
     def look(self) -> float:
-        """What the claims take for a clock: a run that waits asks it."""
+        """Serve as the clock of the claims, which a waiting run polls."""
         if self.is_left:
             self.is_released.set()
         return monotonic()
@@ -104,7 +108,7 @@ class Hold(Hook):
 
 
 class Sends:
-    """A driver that is a function."""
+    """A driver made of a function."""
 
     def __init__(self, send: Callable[[Any], Any]) -> None:
         self.send = send
@@ -117,7 +121,10 @@ async def until(event: Event) -> None:
 
 
 class World:
-    """A graph of two steps, whose first run stops in the second, with a checkpoint on its way."""
+    """A graph of two steps, whose first run is stopped in the second.
+
+    A checkpoint is being stored at that moment.
+    """
 
     def __init__(self, saver: KeelSaver, durability: str) -> None:
         self.durability: Any = durability
@@ -162,7 +169,10 @@ class World:
             pass
 
     async def wait(self) -> None:
-        """Wait until the checkpoint is on its way, or what is stored at the end only would be."""
+        """Wait until the checkpoint is being stored.
+
+        With `durability="exit"`, wait until the second step runs.
+        """
         await until(self.is_in_second if self.durability == "exit" else self.hold.is_under_way)
 
 
@@ -191,7 +201,7 @@ async def by_a_timeout(world: World) -> None:
 
 
 async def by_two_cancels(world: World) -> None:
-    """As a server does that does not wait for ever until a run has ended."""
+    """Cancel like a server whose patience with a run is limited."""
     task = asyncio.create_task(world.run())
     await world.wait()
     task.cancel()
@@ -203,7 +213,7 @@ async def by_two_cancels(world: World) -> None:
 
 
 async def by_a_scope(world: World) -> None:
-    """As Starlette does when the client of a stream goes away: such a scope cancels again and again."""
+    """Cancel like Starlette after a disconnect: its scope cancels repeatedly."""
     async with anyio.create_task_group() as group:
         group.start_soon(world.run)
         await world.wait()
@@ -264,7 +274,7 @@ def test_a_sync_stream_that_is_closed(world: World) -> None:
 
 @pytest.mark.parametrize("durability", ["async", "exit"])
 async def test_its_turn_is_over_when_all_is_stored(place: Place, durability: str) -> None:
-    """Else a run that waits for its turn, on another saver or in another process, would begin too early."""
+    """Otherwise a run that waits its turn elsewhere would start too early."""
     with place.open(on_busy="wait") as saver, place.open(on_busy="wait") as other:
         world = World(saver, durability)
         claims = other.engine.session.hooks.find(RunClaims)
@@ -280,7 +290,7 @@ async def test_its_turn_is_over_when_all_is_stored(place: Place, durability: str
 @pytest.mark.parametrize("durability", ["async"])
 @pytest.mark.parametrize("thread_id", [["a", "b"], ("a",), {"a": 1}, 1.5, True], ids=repr)
 async def test_a_thread_is_named_by_text(world: World, thread_id: Any) -> None:
-    """LangGraph makes text of whatever it is given."""
+    """LangGraph converts any thread id to text."""
     config: Any = {"configurable": {"thread_id": thread_id}}
     with pytest.raises(InvalidConfig, match="thread_id must be a str"):
         await world.agraph.ainvoke({"a": ["u"]}, config)

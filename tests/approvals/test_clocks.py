@@ -1,4 +1,4 @@
-"""Hosts whose clocks differ by any amount: a live run acts once, and a dead one gives its thread back."""
+"""With any clock skew, live runs act once, and dead runs release their thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from langgraph_keel.runs import claims
 from langgraph_keel.runs import hook as claims_hook
 
 SKEWS = [sign * seconds for seconds in (40, 3600, 31_536_000) for sign in (1, -1)]
-"""Seconds by which the clock of one host is ahead of that of the other."""
+"""Seconds by which the clock of one host is ahead of the other host's."""
 ELSEWHERE = "elsewhere/boot.1/17/4711"
 LEASE = 3000
 
@@ -39,7 +39,7 @@ def now(skew: int = 0) -> int:
 
 @contextmanager
 def opened(place: Place, skew: int = 0, lease: int = LEASE, **options: Any) -> Iterator[KeelSaver]:
-    """A saver whose runs have a clock that is ahead."""
+    """Open a saver whose runs have a clock that is ahead."""
     with place.open(**options) as whole:
         saver = with_runs(whole, lease=lease)
         runs_of(saver).clock = lambda: now(skew)
@@ -47,7 +47,7 @@ def opened(place: Place, skew: int = 0, lease: int = LEASE, **options: Any) -> I
 
 
 def plant(saver: KeelSaver, thread_id: str, until: int) -> None:
-    """Let a run of another machine have claimed a thread, and be dead."""
+    """Plant the claim of a dead run on another machine."""
     record = claims.ClaimRecord(ELSEWHERE, "another run", until, "2026-01-01T00:00:00+00:00")
     claim = claims.Claim(thread_id, f"f{thread_id.encode().hex()}"[:32], record)
     saver.engine.run(claims.take(saver.engine.session, claim, lambda *_: False))
@@ -69,7 +69,7 @@ def pay_until_told(place: Place, entered: int, told: int) -> None:
 
 @contextmanager
 def live_run(place: Place) -> Iterator[None]:
-    """A run in another process, in the node that has got its answer."""
+    """A run in another process, inside the node that has received its answer."""
     (entered, entering), (told, telling) = os.pipe(), os.pipe()
     child = forked(pay_until_told, place, entering, told)
     assert os.read(entered, 2) == b"in"
@@ -83,7 +83,7 @@ def live_run(place: Place) -> Iterator[None]:
 
 
 def test_a_live_run_acts_once_whatever_clocks_say(place: Place) -> None:
-    """For those who come once, in a process of their own, and a worker that looks once."""
+    """Neither single runs nor a worker that polls once can resume the thread."""
     ran: list[Any] = []
 
     def pay(state: State) -> State:
@@ -111,7 +111,7 @@ def test_a_live_run_acts_once_whatever_clocks_say(place: Place) -> None:
 
 
 def test_a_renewal_always_changes_the_claim() -> None:
-    """Also on a host whose clock goes back, or stands."""
+    """Also on a host whose clock goes back or stops."""
     saver = with_runs(MemorySaver(), lease=LEASE)
     graph, held = graph_of(saver, (node := Held()).pay), node
     graph.invoke({}, config_of("t"))
@@ -133,7 +133,10 @@ def test_a_renewal_always_changes_the_claim() -> None:
 
 
 def test_a_dead_run_holds_its_thread_for_a_lease_whatever_its_clock_said(place: Place) -> None:
-    """As whoever comes once, and watches it, measures that lease: no less, and few looks more, a second each here."""
+    """A single run measures that lease on its own clock.
+
+    It waits no less, and at most a few polls of one second more.
+    """
     with place.open() as saver:
         for skew in SKEWS:
             asked(saver, book, config=config_of(str(skew)))
@@ -156,7 +159,7 @@ def test_what_one_process_has_seen_it_need_not_watch_again(place: Place) -> None
         graph, seconds = asked(saver, book, config=config_of("t")), [0.0]
         runs_of(saver).timer = lambda: seconds[0]
         plant(saver, "t", until=now() + LEASE)
-        with pytest.raises(ThreadTaken):  # as clocks tell, it is alive
+        with pytest.raises(ThreadTaken):  # by the clocks, it is alive
             graph.invoke(ANSWER, config_of("t"))
         seconds[0] = 3.0
         assert graph.invoke(ANSWER, config_of("t")) == {"answer": "yes"}
@@ -174,11 +177,11 @@ def test_a_worker_that_looks_once_goes_on_after_dead_runs(place: Place, caplog: 
     assert sorted(each.thread_id for each in resumed) == sorted(names)
     assert {each.error for each in resumed} == {None}
     (told,) = [record.getMessage() for record in caplog.records if "watching" in record.getMessage()]
-    assert "a run on elsewhere claimed it at 2026-01-01" in told  # and meanwhile, the others were seen as well
+    assert "a run on elsewhere claimed it at 2026-01-01" in told  # and the others were observed concurrently
 
 
 def test_a_run_that_asks_takes_over_from_a_dead_one(place: Place) -> None:
-    """Or a resume would do that while other tasks of its step run, and run them again."""
+    """Otherwise a later resume would take over, and run other tasks of its step again."""
     with opened(place, lease=600) as saver:
         graph = asked(saver, book, config=config_of("t"))
         plant(saver, "t", until=now(3600))
@@ -187,7 +190,7 @@ def test_a_run_that_asks_takes_over_from_a_dead_one(place: Place) -> None:
 
 
 class Away(Hook):
-    """Has the checkpoint of the step that asks not stored."""
+    """Make storing the checkpoint of the asking step fail."""
 
     is_on = True
 

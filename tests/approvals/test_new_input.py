@@ -1,4 +1,7 @@
-"""New input for a thread that has steps left (`on_unfinished="refuse"`): nothing of it runs, and nothing is lost."""
+"""New input for a thread with remaining steps (`on_unfinished="refuse"`).
+
+None of it runs, and nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def hello(who: str = "a") -> State:
 
 
 class Agent:
-    """A graph whose second node asks, fails, is stopped before, or is sent to."""
+    """A graph whose second node asks, fails, stops, or is a target of `Send`."""
 
     def __init__(self, saver: BaseCheckpointSaver[Any], does: str) -> None:
         self.does, self.ran = does, list[str]()
@@ -89,7 +92,7 @@ async def test_new_input_for_what_has_steps_left_is_refused(
 
 
 def test_other_ways_on_are_open(saver: KeelSaver) -> None:
-    """An old checkpoint that is named is forked, and what a program writes itself is its own decision."""
+    """Input at an older checkpoint forks; `update_state` is the program's decision."""
     saver = refusing(saver)
     agent = Agent(saver, "asks")
     agent.graph.invoke(hello(), CONFIG)
@@ -141,7 +144,7 @@ async def test_a_message_that_waits_is_refused_if_the_turn_before_it_asks(saver:
 
 @each_face
 def test_a_message_that_waits_is_refused_if_the_turn_before_it_is_killed(place: Place, face: str) -> None:
-    """Its thread stays cut off, so that whoever may run the rest does so, and the message comes after it."""
+    """The thread stays unfinished; the message may come after its remaining steps."""
     reading, writing = os.pipe()
     holder = forked(think_for_ever, place, writing)
     assert os.read(reading, 2) == b"in"
@@ -184,7 +187,7 @@ def test_it_costs_no_trip(saver: KeelSaver, on_busy: str) -> None:
 
 
 def test_a_replay_gives_what_was_given() -> None:
-    """The user has typed on when there was a question, while this was allowed."""
+    """In the original, new input had dropped a question, while this was still allowed."""
     saver = MemorySaver()
     agent = Agent(saver, "asks")
     for who in "ab":

@@ -1,4 +1,7 @@
-"""What people see as open is what waits for an answer; decisions that are checked, repeated and taken back."""
+"""Open requests are those that wait for an answer.
+
+Decisions are checked, repeated and revised.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +185,7 @@ def test_an_answer_that_was_taken_first_is_not_reported_as_dropped(saver: KeelSa
 
 
 class Failing:
-    """A node that asks three questions, and fails after so many answers."""
+    """A node that asks three questions, and fails after a given number of answers."""
 
     def __init__(self) -> None:
         self.fails_after = 0
@@ -257,12 +260,12 @@ async def test_a_decision_that_is_taken_back_after_its_time_has_expired(saver: K
 
 
 def test_a_run_that_is_about_to_give_its_thread_back_has_ended(saver: KeelSaver) -> None:
-    """The claim of an asynchronous run is released by a thread of its own, which may come later."""
+    """A separate thread releases the claim of an asynchronous run, perhaps late."""
     graph_of(saver, ("ask", two_questions)).invoke({}, T)
     (request,) = saver.approvals.pending("t")
     saver.approvals.answer(request.id, value="A", by="ann")
     since = datetime.now(UTC)
     record = ClaimRecord(this_holder(), "ended", int(since.timestamp() * 1000) + 30_000, since.isoformat())
-    # private: a claim whose run has ended, and whose release is on its way
+    # private: a claim whose run has ended, and whose release is still pending
     saver.engine.run(take(saver.engine.session, Claim("t", claims_hook._ours.ljust(32, "0"), record), lambda *_: False))
     assert saver.status("t").state == "decided"

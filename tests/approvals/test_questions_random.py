@@ -1,8 +1,8 @@
-"""Random sequences of answers and decisions beside a simple model of what is asked and what is done.
+"""Random answers and decisions, compared with a model of questions and effects.
 
 A step has one to three tasks (parallel nodes, `Send`, or nodes of a subgraph), and each asks one to three questions.
-What people see as open is what the tasks wait for, a decision is what its task receives, and the audit trail names
-whoever has answered.
+The open requests are those that tasks wait for, a task receives the decision that was made, and the audit trail names
+the author of each answer.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Failed(Exception):
 
 @dataclass
 class Task:
-    """What the model knows of a task: the answers it has received, how many it has asked for, whether it has ended."""
+    """The model of a task: its answers, the number of questions, and its end."""
 
     size: int
     answers: list[tuple[Any, str]] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Task:
 
 
 class World:
-    """A thread, and the model of it."""
+    """A thread and its model."""
 
     def __init__(self, saver: KeelSaver, shape: str, sizes: Sequence[int], is_keel: bool, is_async: bool) -> None:
         self.passed = timedelta()
@@ -140,7 +140,7 @@ class World:
 
     @property
     def open(self) -> dict[str, Task]:
-        """Return the questions that wait, by their texts."""
+        """Return the open questions, by their texts."""
         return {f"{name} {len(task.answers)}": task for name, task in self.tasks.items() if task.waits}
 
     @property
@@ -148,7 +148,7 @@ class World:
         return all(task.is_done for task in self.tasks.values())
 
     def attempt(self, given: Mapping[str, tuple[Any, str]]) -> None:
-        """Run the tasks that have not ended, each with at most one more answer."""
+        """Run the unfinished tasks, each with at most one more answer."""
         for name, task in self.tasks.items():
             if not task.is_done:
                 self._attempt(name, task, given)
@@ -158,12 +158,12 @@ class World:
         if task.waits and f"{name} {place}" in given:
             task.answers.append(given[f"{name} {place}"])
         elif again := [nth for nth in range(place) if f"{name} {nth}" in given and not self.is_keel]:
-            # LangGraph takes an answer that comes again for its question, and asks for those after it again.
+            # LangGraph uses a repeated answer for its own question, and asks the later questions again.
             task.answers[again[0] :] = [given[f"{name} {again[0]}"]]
         if name == "n0" and self.fails_at is not None and len(task.answers) >= self.fails_at:
             self.has_failed = True
-            # A cancelled task stores nothing, and one that failed the answers that it has come to.
-            # `request_approval` keeps them in its requests.
+            # A cancelled task stores nothing; a failed task stores the answers that it has used. `request_approval`
+            # stores its answers in its requests.
             if self.is_keel:
                 task.answers = task.answers if len(task.answers) == self.fails_at else before
             else:
@@ -181,7 +181,7 @@ class World:
             elif nth >= task.asked:
                 self.decided.pop(question, None)
             elif nth == task.asked - 1 and nth < place and before[nth][1]:
-                self.decided[question] = before[nth]  # it is given again when it is asked again
+                self.decided[question] = before[nth]  # the decision is delivered again when the question is asked again
 
     def run(self, command: Any, given: Mapping[str, tuple[Any, str]]) -> None:
         self.has_failed = self.is_rewound = False
@@ -233,7 +233,8 @@ class World:
         elif act == "late" and self.late and not self.is_over:
             self._come_late(self.late)
         elif act == "retry" and not self.is_over and (self.is_rewound or self.has_failed):
-            # An answer to whatever is asked counts until a task has taken one; a decision, when its task comes to it.
+            # A plain answer to the first open question is valid until a task has used one; a decision, until its own
+            # task uses it.
             is_spent = self.unspent is None or any(task.answers for task in self.tasks.values())
             given = self.deliverable if is_spent and self.is_keel else {}
             self.run(None, given if is_spent else dict.fromkeys(self.open, (self.unspent, "")))
@@ -278,7 +279,7 @@ class World:
         self.decided |= dict.fromkeys(expired, (None, BY_EXPIRY))
 
     def _fork(self, thread_id: str) -> None:
-        """In a fork, all questions are asked again, and no decision of the original holds."""
+        """In a fork, all questions are asked again, without the original's decisions."""
         config: Any = {"configurable": {"thread_id": thread_id}}
         self.saver.fork(self._head(), thread_id)
         assert self.saver.approvals.pending(thread_id, status=STATUSES) == []
@@ -295,7 +296,7 @@ class World:
             self.saver.approvals.resume(thread_id)
 
     def _answer_with(self, command: Command[Any]) -> Mapping[str, tuple[Any, str]]:
-        """Return what a command with answers by ids answers, by the questions."""
+        """Return the answers of a command by question; the command has them by id."""
         if self.is_keel:  # the command only wakes the tasks
             return self.deliverable
         assert isinstance(command.resume, dict)
@@ -308,7 +309,7 @@ class World:
         return given
 
     def _come_late(self, late: Command[Any]) -> None:
-        """Give a command again, which may have been given to another attempt at the step."""
+        """Send a command again that may have been sent to an earlier attempt of the step."""
         given = self._answer_with(late)
         if all(by for _, by in given.values()):
             self.run(late, given)
@@ -320,7 +321,10 @@ class World:
 
     @property
     def redelivered(self) -> Sequence[str]:
-        """Return the questions whose decisions a run is given: also those taken by a task that has not ended."""
+        """Return the questions whose decisions a run receives.
+
+        Those used by unfinished tasks are included.
+        """
         names: list[str] = []
         for name, task in self.tasks.items():
             asked = [f"{name} {number}" for number in range(task.asked)]
@@ -341,7 +345,7 @@ class World:
         ]
         if self.saver.approvals.revise(request.id, by="eve", reason="a mistake").status == "waiting":
             del self.decided[question]
-        else:  # its time was over already
+        else:  # its deadline had already passed
             assert self.is_keel
             assert self.passed
             self.decided[question] = None, BY_EXPIRY
@@ -388,7 +392,7 @@ class World:
         self._check_trail()
 
     def _check_trail(self) -> None:
-        """Each answer of a person that a task has received is consumed, and no other one is."""
+        """Each answer of a person that a task has received is consumed, and no other."""
         found = self.saver.approvals.pending("t", status=["consumed"], limit=None)
         consumed = {(self.text(each), each.decision.value) for each in found if each.decision and each.decision.by}
         assert consumed <= {(question, value) for question, value, by in self.taken if by}
@@ -421,11 +425,11 @@ def play(saver: KeelSaver, sequence: tuple[str, Sequence[int], bool, bool, Seque
     assert saver.approvals.verify_audit().ok
 
 
-# A resume that comes again has the next question asked again, under the id of the one that a program has answered.
+# A repeated resume makes the next question be asked again, under the id of the question that a program has answered.
 ASKED_AGAIN: Any = "nodes", [3], False, False, [("decide", 0), ("plain", 0), ("late", 0), ("answer", 0)]
-# A decision that a failed attempt at the task did not come to is taken by the next one.
+# A decision that a failed attempt of the task did not reach is used by the next attempt.
 DECIDED_BEFORE: Any = "nodes", [3], True, False, [("decide", 0), ("fail", 0), ("decide", 0), ("retry", 0)]
-# With each resume that comes again, LangGraph gives the question one of two names in turn.
+# With each repeated resume, LangGraph alternates between two ids of the question.
 NAMED_IN_TURN: Any = (
     "nodes",
     [3],
@@ -433,7 +437,7 @@ NAMED_IN_TURN: Any = (
     False,
     [("decide", 0), ("decide", 0), ("late", 0), ("late", 0), ("answer", 0)],
 )
-# LangGraph has the answer to the first question of a subgraph for the second one, too.
+# LangGraph also uses the answer to the first question of a subgraph for the second one.
 ANSWERED_INSIDE: Any = "subgraph", [3], False, False, [("plain", 0), ("fail", 0), ("decide", 0), ("retry", 0)]
 
 

@@ -1,4 +1,4 @@
-"""The claim of a thread by the run that goes on from its question: who gets it, how long it stands, what it costs."""
+"""The claim of a thread by the run that resumes it: winner, duration, cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from langgraph_keel.runs import hook as claims_hook
 
 
 def plant(saver: KeelSaver, holder: str, until: int) -> None:
-    """Let another process have claimed the thread."""
+    """Plant a claim of the thread by another process."""
     record = claims.ClaimRecord(holder, "another run", until, "2026-01-01T00:00:00+00:00")
     engine = saver.engine
     engine.run(claims.take(engine.session, claims.Claim("t", "f" * 32, record), lambda *_: False))
@@ -54,7 +54,7 @@ def test_a_holder_on_another_machine_has_it_until_it_was_not_renewed_for_a_lease
 
 
 def test_a_process_of_this_machine_has_it_while_it_lives(place: Place) -> None:
-    """Not by its number alone, which the next process may get."""
+    """Its number alone does not identify a process, as a later one may get it."""
     with place.open() as saver:
         graph = asked(saver, book)
         plant(saver, this_holder(), until=now() + 20_000)
@@ -120,7 +120,10 @@ def test_a_forked_child_does_not_have_what_its_parent_has(place: Place) -> None:
 
 
 def test_of_two_tasks_that_ask_at_once_one_claims_and_the_other_waits(saver: KeelSaver) -> None:
-    """Until what a dead run has asked is closed: what the other task asks before that would be closed with it."""
+    """It waits until the questions of a dead run are closed.
+
+    A question asked earlier would be closed with them.
+    """
     config: Any = {"configurable": {CONFIG_KEY_RUNTIME: SimpleNamespace(control=object())}}
     session = saver.engine.session
     plant(saver, this_holder() + "1", until=now() + 20_000)
@@ -162,7 +165,10 @@ def test_other_threads_of_the_store_are_free(saver: KeelSaver) -> None:
 
 
 def test_a_run_id_of_the_programs_own_may_come_twice(saver: KeelSaver) -> None:
-    """The end of a run is told by its id: that of the refused one must not give back what the other has."""
+    """The end of a run is found by its id.
+
+    The end of the refused run must not release the other run's claim.
+    """
     held, config = Held(), CONFIG | {"run_id": UUID(int=7)}
     graph = asked(saver, held.pay)
     thread = held.resumed(graph, config)
@@ -188,7 +194,7 @@ def test_it_is_renewed_while_a_node_runs(saver: KeelSaver) -> None:
     first, ends = claim_of(saver), set[int]()
     assert first
     began = time.monotonic()
-    while len(ends) < 3 and time.monotonic() - began < 20:  # as it was taken, and renewed twice
+    while len(ends) < 3 and time.monotonic() - began < 20:  # once taken, and twice renewed
         time.sleep(0.05)
         claim = claim_of(saver)
         assert claim
@@ -230,7 +236,7 @@ def thread_of(number: int) -> Any:
 
 
 def rival(place: Place, who: int, gate: Any, told: Any) -> None:
-    """Answer each thread's question at the same moment as the others; say whether the node ran here."""
+    """Answer each question concurrently with others; report whether the node ran here."""
     ran: list[int] = []
 
     def pay(state: State) -> State:

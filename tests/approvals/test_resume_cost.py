@@ -1,4 +1,7 @@
-"""Which runs claim their thread: once each, whatever is nested in them; and what that costs."""
+"""Which runs claim their thread, and the cost of the claim.
+
+Each such run claims it once, whatever is nested in it.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]
 
 @pytest.fixture
 def claimed(all_claimed: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The threads that were claimed, in order, but for those of which a run has asked something."""
+    """The claimed threads, in order, without the claims of runs that ask."""
     hold = claims_hook.RunClaims.before_writes
 
     def not_noting(self: claims_hook.RunClaims, session: Any, writes: Any) -> Plan[None]:
@@ -67,7 +70,7 @@ def claimed(all_claimed: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str
 
 @pytest.fixture
 def all_claimed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The threads that were claimed, in order."""
+    """The claimed threads, in order."""
     threads: list[str] = []
     take = claims.take
 
@@ -83,7 +86,10 @@ def all_claimed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class Trips:
-    """A graph of one node that notes the round trips until it runs: reads only, with `durability="exit"`."""
+    """A graph of one node that records the round trips until it runs.
+
+    With `durability="exit"`, these are only reads.
+    """
 
     def __init__(self, saver: KeelSaver) -> None:
         self.counter, self.before, self.runs = Counter(), list[int](), runs_of(saver)
@@ -97,7 +103,7 @@ class Trips:
         return {"answer": interrupt("pay?")}
 
     async def run(self, face: str, given: Any, config: Any = CONFIG) -> int:
-        await asyncio.to_thread(self.runs.close)  # what the run before has to give back
+        await asyncio.to_thread(self.runs.close)  # the claim that the previous run still has to release
         self.counter.taken()
         self.before.clear()
         if face == "ainvoke":
@@ -185,7 +191,7 @@ async def test_other_ways_to_run_a_graph_claim_too(claimed: list[str], way: Call
 
 
 def test_reading_a_thread_claims_nothing(saver: KeelSaver, claimed: list[str]) -> None:
-    """Not even after a run in the same context that another saver was asked about, or none."""
+    """Not even after a run in the same context on another saver, or without one."""
     graph, counter = graph_of(saver, book), Counter()
     graph.invoke({}, CONFIG)
     theirs = graph_of(InMemorySaver(), book)
@@ -252,7 +258,7 @@ async def test_the_functional_api(saver: KeelSaver, claimed: list[str], face: st
 
 
 def test_a_node_may_answer_another_thread_but_not_its_own(saver: KeelSaver, claimed: list[str]) -> None:
-    """Which is refused, and waits for nothing."""
+    """Answering its own thread is refused immediately."""
     other: Any = {"configurable": {"thread_id": "other"}}
     graph = graph_of(saver, book)
     graph.invoke({}, other)
@@ -296,7 +302,7 @@ async def test_closing_gives_back_what_async_runs_had(place: Place, claimed: lis
     async with place.open() as saver:
         graph = graph_of(saver, book)
         await graph.ainvoke({}, CONFIG)
-        runs_of(saver).keeper.defer(lambda: time.sleep(0.2))  # whoever does not wait for it closes first
+        runs_of(saver).keeper.defer(lambda: time.sleep(0.2))  # a close without waiting would come first
         await graph.ainvoke(ANSWER, CONFIG)
     assert claimed == ["t"]
     with place.open() as saver:

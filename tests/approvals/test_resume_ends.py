@@ -1,4 +1,4 @@
-"""A run that is over is in nobody's way: it has given back the thread that it claimed, however it ended."""
+"""A run releases its thread, however it ends, and blocks no other run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_after_its_end(saver: KeelSaver, face: str) -> None:
 
 @each_face
 async def test_after_a_failure(saver: KeelSaver, face: str) -> None:
-    """Also while somebody keeps the error, and with it the frames of the run."""
+    """Also while the caller keeps the error, and with it the frames of the run."""
     graph = await asyncio.to_thread(asked, saver, failing_at_first())
     with pytest.raises(Unlucky) as caught:
         await go_on(face, graph, ANSWER)
@@ -113,7 +113,7 @@ def test_a_stream_that_is_never_read_claims_nothing(saver: KeelSaver) -> None:
 @each_face
 @pytest.mark.parametrize("lost_reply", [False, True], ids=["not sent", "reply lost"])
 async def test_after_a_claim_that_failed(saver: KeelSaver, face: str, lost_reply: bool) -> None:
-    """It may stand, or still be on its way."""
+    """The claim may be stored, or its request may still be on its way."""
     await asyncio.to_thread(asked, saver, book)
     with pytest.raises(Injected):
         await go_on(face, graph_of(with_tap(saver, Fault(0, lost_reply=lost_reply)), book), ANSWER)
@@ -138,7 +138,7 @@ def test_a_claim_that_was_withdrawn_and_arrives_late_is_refused(saver: KeelSaver
 
 
 def test_a_release_that_fails_is_logged(caplog: pytest.LogCaptureFixture, saver: KeelSaver) -> None:
-    """It is the last thing that a run does."""
+    """The release is the last action of a run."""
     counter, fault, other = Counter(), Fault(), {"configurable": {"thread_id": "other"}}
     counted = asked(with_tap(saver, counter), book, config=other)
     counter.taken()
@@ -149,5 +149,5 @@ def test_a_release_that_fails_is_logged(caplog: pytest.LogCaptureFixture, saver:
     assert fault.fired
     assert "its claim is not released and expires after 30 s" in caplog.text
     assert claim_of(saver)
-    assert graph.invoke(None, CONFIG) == {"answer": "yes"}  # this process knows that the other run is over
+    assert graph.invoke(None, CONFIG) == {"answer": "yes"}  # this process knows that the other run has ended
     assert claim_of(saver) is None

@@ -1,4 +1,7 @@
-"""A question may be answered while the run that asked it is not over: nobody goes on before that, on every backend."""
+"""A question may be answered before the run that asked it has ended.
+
+No run resumes until then, on every backend.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def test_a_task_beside_the_question_runs_once(saver: KeelSaver) -> None:
             time.sleep(0.01)
         saver.approvals.answer(found[0].id, value="yes", by="bob")
         resume = saver.approvals.resume("t")
-        runs_of(saver).patience = 0.1  # it does more than ask, and will for longer
+        runs_of(saver).patience = 0.1  # it does more than ask, and continues for longer
         try:
             with pytest.raises(ThreadTaken):
                 graph.invoke(resume, CONFIG)

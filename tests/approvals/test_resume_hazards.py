@@ -1,7 +1,7 @@
-"""What goes wrong on LangGraph's own savers when a thread is resumed, and does not on Keel's.
+"""Hazards of resuming that LangGraph's own savers have, and Keel's do not.
 
-Each hazard is one function, run on both: on LangGraph's savers a test shows that it is there, on Keel's that it is not.
-The numbers are those of the study of the extension points, section C.
+Each hazard is one function that runs on both: it must occur on LangGraph's savers, and must not on Keel's. The numbers
+are those of the study of the extension points, section C.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def theirs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseCheck
 
 @dataclass
 class Payment:
-    """A node that asks, and pays; the first that pays waits until it is told to go on."""
+    """A node that asks, and pays; the first payment waits until the test releases it."""
 
     paid: list[str] = field(default_factory=list)
     is_paying: Event = field(default_factory=Event)
@@ -64,7 +64,7 @@ class Payment:
 
 
 async def two_clicks(saver: Any, face: str, by_id: bool) -> tuple[Payment, Any, BaseException | None]:
-    """Resume twice, the second time while the first one pays; return what became of the second."""
+    """Resume twice, the second time during a payment; return the second outcome."""
     payment = Payment()
     graph = graph_of(saver, payment.pay)
     await asyncio.to_thread(graph.invoke, {}, CONFIG)
@@ -103,7 +103,10 @@ async def test_two_clicks_pay_once(saver: KeelSaver, face: str, by_id: bool) -> 
 
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_going_on_without_an_answer_is_a_resume_too(saver: KeelSaver, is_first: bool) -> None:
-    """`invoke(None)` asks again where nothing was answered; beside a run that was answered it would run the step."""
+    """`invoke(None)` asks again if there is no answer.
+
+    During a run with an answer, it would run the step again.
+    """
     payment = Payment()
     graph = graph_of(saver, payment.pay)
     await asyncio.to_thread(graph.invoke, {}, CONFIG)
@@ -180,7 +183,7 @@ def test_there_are_two_ways_to_take_a_plain_answer() -> None:
 
 
 def ask_inside(saver: BaseCheckpointSaver[Any], depth: int) -> Any:
-    """Return a graph that asks two questions in so many subgraphs; its first one is answered."""
+    """Return a graph that asks twice at this depth of subgraphs, once answered."""
 
     def ask(state: State) -> State:
         return {"answer": interrupt("book?"), "second": interrupt("wire a million?")}
@@ -218,7 +221,7 @@ async def test_a_restart_answers_no_question_of_a_subgraph(saver: KeelSaver, fac
 
 
 def late_click(saver: Any) -> Any:
-    """Approve a payment of 100, click once more, and let the same thread make the next request."""
+    """Approve a payment of 100, click again, and let the thread ask again."""
 
     @entrypoint(checkpointer=saver)
     def pay(amount: int) -> str:
@@ -261,7 +264,7 @@ async def test_a_late_click_approves_nothing_async(saver: KeelSaver) -> None:
 
 
 def test_an_answer_to_nothing_is_not_kept(saver: KeelSaver) -> None:
-    """Of a command that brings something else, too, the rest is."""
+    """If the command contains anything else, that part is stored."""
     for each in (saver, InMemorySaver()):
         graph = graph_of(each, book)
         graph.invoke({}, CONFIG)
@@ -275,7 +278,7 @@ def test_an_answer_to_nothing_is_not_kept(saver: KeelSaver) -> None:
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_an_answer_outlives_a_node_that_fails(saver: KeelSaver, durability: Any) -> None:
-    """What is asked may be answered once: the run that failed goes on with `None`."""
+    """A question is answered only once: the failed run is resumed with `None`."""
     ran: list[str] = []
 
     def book(state: State) -> State:
@@ -312,7 +315,7 @@ def test_an_answer_takes_one_trip_more(saver: KeelSaver) -> None:
 
 
 def answered_again(saver: Any) -> tuple[list[str], list[str], Any]:
-    """Answer a question that was answered before, by the config of the checkpoint where it was asked."""
+    """Answer a question again, by the config of the checkpoint where it was asked."""
     ran: list[str] = []
 
     def book(state: State) -> State:
@@ -329,7 +332,10 @@ def answered_again(saver: Any) -> tuple[list[str], list[str], Any]:
 
 
 def test_an_answer_at_an_older_checkpoint_is_not_heard(saver: KeelSaver, theirs: Any) -> None:
-    """On either: the node runs again with the answer it got then, whatever is said now. To be asked, fork first."""
+    """On both, the node runs again with its earlier answer; the new one is ignored.
+
+    To be asked again, fork first.
+    """
     again = ["no", "no"], ["loop", "loop", "loop", "input"], {"answer": "no"}
     assert answered_again(saver) == answered_again(theirs) == again
 

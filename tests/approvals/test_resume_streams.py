@@ -1,4 +1,4 @@
-"""A stream that is left at a question keeps nobody from answering it, however it was left."""
+"""A stream that is abandoned at a question does not block the answer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def left_by_anext(stream: AsyncIterator[Any]) -> None:
 
 
 async def left_by_cancel(stream: AsyncIterator[Any]) -> None:
-    """As a server does when the client goes away: the stream waits to be read on, or is closed."""
+    """Cancel like a server after a disconnect: the stream waits, or is closed."""
     has_asked = asyncio.Event()
 
     async def send() -> None:
@@ -63,7 +63,10 @@ each_way = pytest.mark.parametrize("leave", [left_by_break, left_by_return, left
 @each_way
 @pytest.mark.parametrize("is_kept", [False, True], ids=["dropped", "kept"])
 async def test_an_async_stream(saver: KeelSaver, leave: Way, is_kept: bool) -> None:
-    """Also by a stream that was left itself: each turn of a conversation begins with the answer to the last one."""
+    """The answer may come by a stream that is itself abandoned.
+
+    Each turn of a conversation is like that.
+    """
     graph = graph_of(saver, book, wire)
     kept: list[Any] = []
     given: Any
@@ -114,7 +117,10 @@ async def test_one_that_is_read_on_does_nothing_more(saver: KeelSaver) -> None:
 
 
 def test_what_it_would_begin_after_all_is_refused(saver: KeelSaver) -> None:
-    """Another task of its step may have waited for its turn (`max_concurrency`): whoever has gone on runs that."""
+    """Another task of its step may not have started (`max_concurrency`).
+
+    The run that resumed the thread runs it.
+    """
     configs: list[Any] = []
 
     def pay(state: State) -> State:
@@ -175,7 +181,7 @@ def answer_elsewhere(place: Place) -> None:
 
 
 def test_another_process_may_answer_after_a_while(place: Place) -> None:
-    """When the claim was to be renewed twice, and the run did nothing but ask."""
+    """The claim would have been renewed twice by then, while the run only asks."""
     with place.open() as opened:
         saver = with_runs(opened, lease=600)
         stream = graph_of(saver, book).stream({}, CONFIG, stream_mode="updates")
@@ -193,7 +199,7 @@ def test_another_process_may_answer_after_a_while(place: Place) -> None:
 
 
 async def test_two_threads_with_one_run_id(saver: KeelSaver) -> None:
-    """The end of one gives back its own thread only."""
+    """The end of one run releases only its own thread."""
     may_go_on = asyncio.Event()
 
     async def pay(state: State) -> State:

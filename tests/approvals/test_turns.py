@@ -1,4 +1,4 @@
-"""Runs that wait for their turn on a thread (`on_busy="wait"`): all are answered, in order, each input once."""
+"""Runs that wait their turn (`on_busy="wait"`): each input is answered in order."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class State(TypedDict, total=False):
 
 
 class Chat:
-    """A graph of two nodes, whose first run is held until it may go on."""
+    """A graph of two nodes, whose first run is held until the test releases it."""
 
     def __init__(self, saver: Any, is_held: bool = True) -> None:
         self.saver = saver
@@ -169,7 +169,7 @@ def ask(state: State) -> State:
 
 
 def test_an_answer_does_not_wait(saver: KeelSaver) -> None:
-    """A second click would be given to the next question, when its turn came."""
+    """If it waited its turn, a second click would be given to the next question."""
     graph: Any = StateGraph(State).add_node(ask).add_edge(START, "ask").compile(checkpointer=saver)
     graph.invoke({}, CONFIG)
     chat = Chat(saver)
@@ -192,7 +192,7 @@ def test_a_run_of_its_own_nodes_on_the_thread_is_not_waited_for() -> None:
         return {}
 
     outer: Any = StateGraph(State).add_node(around).add_edge(START, "around").compile(checkpointer=saver)
-    with pytest.raises(CheckpointConflict):  # two runs of one thread, as ever
+    with pytest.raises(CheckpointConflict):  # two concurrent runs of one thread conflict, as always
         outer.invoke({"log": ["a"]}, CONFIG)
 
 
@@ -203,24 +203,24 @@ def test_what_is_no_option_is_refused(options: Any) -> None:
 
 
 def test_a_ticket_of_another_host_counts_for_as_long_as_it_changes() -> None:
-    """By the clock of who waits behind it: what the other host's says does not matter."""
+    """The waiting run measures on its own clock, not on the other host's."""
     saver, now = MemorySaver(), [0.0]
     session = saver.engine.session
     theirs = turns.Place(session, "t", turns.Ticket("x", "elsewhere/boot.1/17/4711", ""), 30.0, lambda: now[0])
     mine = turns.Place(session, "t", turns.Ticket("y", this_holder(), ""), 30.0, lambda: now[0])
     run = saver.engine.run
     run(theirs.stay())
-    for seconds in (0.0, 20.0, 40.0, 60.0):  # it beats
+    for seconds in (0.0, 20.0, 40.0, 60.0):  # it renews its ticket
         now[0] = seconds
         run(theirs.stay())
         ahead = run(mine.look())
         assert [ticket.token for ticket in ahead] == ["x"]
         run(mine.stay())
-    now[0] = 91.0  # it does not any more
+    now[0] = 91.0  # it no longer does
     assert run(mine.look()) == []
     run(mine.stay())
     assert [ticket.token for ticket in line_of(saver)] == ["y"]
-    assert [ticket.token for ticket in run(theirs.look())] == ["y"]  # it was only slow, and comes again at the end
+    assert [ticket.token for ticket in run(theirs.look())] == ["y"]  # it was only slow, and joins again at the end
     run(theirs.stay())
     assert [ticket.token for ticket in line_of(saver)] == ["y", "x"]
 
@@ -245,7 +245,7 @@ def kill(child: int) -> None:
 
 
 def test_the_next_one_goes_on_when_a_process_is_killed(place: Place) -> None:
-    """One that has the thread, and one that waits for it: neither holds it up."""
+    """A killed run, whether it holds the thread or waits for it, delays no other run."""
     reading, writing = os.pipe()
     holder = forked(think_for_ever, place, writing)
     assert os.read(reading, 2) == b"in"

@@ -1,4 +1,4 @@
-"""The commands of `keel`, on databases that real graphs wrote."""
+"""The commands of `keel`, on databases written by real graphs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
     assert "Example:" in shown
     assert all(getattr(option, "help", None) for option in COMMANDS[name].params)
     assert "--json" in shown or name == "web"
-    # `keys new` knows of no store, and `copy` is given two.
+    # `keys new` needs no store, and `copy` takes two.
     assert "--url" in shown or name in ("keys new", "copy")
 
 
@@ -155,7 +155,7 @@ def test_next_is_what_langgraph_says(url: str) -> None:
 
 
 def test_one_checkpoint_of_a_history_is_the_head(url: str) -> None:
-    """The tips of branches are leaves; and what a timeline calls so is the same."""
+    """The tips of branches are leaves; `keel timeline` agrees on both words."""
     found = keel_json("history", "trip", "--url", url)["checkpoints"]
     moments = {each["checkpoint_id"]: each for each in keel_json("timeline", "trip", "--url", url)["moments"]}
     assert [row["checkpoint_id"] for row in found if row["head"]] == [found[0]["checkpoint_id"]]
@@ -168,7 +168,7 @@ def test_one_checkpoint_of_a_history_is_the_head(url: str) -> None:
 
 
 def test_every_command_takes_the_same_words_for_a_moment(tmp_path: Path) -> None:
-    """Its #, a label, the whole id, its beginning and its end."""
+    """Its position, a label, its whole id, or the beginning or end of the id."""
     url = made_store(tmp_path)
     *_, oldest = keel_json("history", "trip", "--url", url)["checkpoints"]
     keel("label", "trip", str(oldest["position"]), "the first", "--url", url)
@@ -197,7 +197,7 @@ def test_history_marks_a_fork_and_its_parent(url: str) -> None:
 def test_history_says_what_a_rewind_has_gone_back_to(tmp_path: Path) -> None:
     url = made_store(tmp_path)
     rows = keel_json("history", "trip", "--url", url)["checkpoints"]
-    # Of the root graph: a subgraph that runs beside it may be stored before.
+    # Only of the root graph: a subgraph's checkpoint may be stored before its parent's.
     for wanted in [row for row in rows if not row["checkpoint_ns"]][:-3:-1]:
         keel("rewind", "trip", wanted["checkpoint_id"], "--url", url)
         assert f"fork (rewound to #{wanted['position']})" in _unwrapped("history", "trip", "--url", url)
@@ -342,7 +342,7 @@ def test_show_shortens_unless_full(tmp_path: Path) -> None:
 
 
 def test_a_pruned_parent_is_no_branch(tmp_path: Path) -> None:
-    """Two that stay begin nothing and branch from nothing; the second input of a thread began nothing, either."""
+    """Neither the two remaining checkpoints nor a second input start a branch."""
     url = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(url) as saver:
         made = graph(saver, say("a"))

@@ -1,4 +1,4 @@
-"""`keel approvals`, `approval` and `sweep`, on what real graphs have asked."""
+"""`keel approvals`, `approval` and `sweep`, on the questions of real graphs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_waits_is_listed_the_oldest_first(url: str) -> None:
     assert (trip["facts"]["price"], trip["before"]["price"], trip["status"]) == (1500, 1200, "waiting")
     assert (evil["action"], evil["value"]) == ("", {"question": f"How? {EVIL}"})
     shown = keel("approvals", "--url", url, COLUMNS="200").stdout
-    # It was asked before the first test of this module: on a busy machine, more than a minute ago.
+    # The question was asked before the first test of this module: on a busy machine, more than a minute ago.
     assert re.search(
         rf'{trip["id"][:14]} .* (s|min) ago .*trip .*book {{"flight": "LH 1".*waiting .*in [56]\d min', shown
     )
@@ -153,7 +153,7 @@ def test_a_request_that_is_not_there(url: str) -> None:
 
 
 def test_of_the_requests_of_a_thread_its_name_is_that_of_the_one_that_waits(url: str) -> None:
-    """Ids of one thread begin alike: `trip` has another one, which is over."""
+    """Ids of one thread begin in the same way; the second request of `trip` is closed."""
     name = id_of(url, "trip")
     assert keel_json("approval", name[:8], "--url", url)["id"] == name
     assert keel_json("approve", name[:6], "--by", "ann", "--url", url)["id"] == name

@@ -1,4 +1,4 @@
-"""`keel archive`, and archives in a terminal and a notebook: whatever is stored, it is shown as text."""
+"""`keel archive`, and archives in a terminal and a notebook, shown as text."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_what_is_not_there(store: Any) -> None:
 
 
 class Tags(HTMLParser):
-    """Notes the tags of a page, and sees that they close."""
+    """Record the tags of a page, and check that they close."""
 
     def __init__(self) -> None:
         super().__init__()

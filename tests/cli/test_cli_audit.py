@@ -38,7 +38,7 @@ def keel_json(*arguments: str, status: int = 0) -> Any:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A store with six events of three threads, of which one is deleted."""
+    """A store with six events of three threads, one of which is deleted."""
     where = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(where) as saver:
         trail = Trail(saver)
@@ -100,7 +100,7 @@ def test_show_as_json(url: str) -> None:
 def test_verify_names_what_to_note_down(url: str) -> None:
     told = keel("verify", "--url", url)
     assert "is unchanged: 6 events, 1 without content" in told.stdout
-    noted = re.search(r"^6:[0-9a-f]{64}$", told.stdout, re.MULTILINE)  # a line of its own, to be copied at 80 columns
+    noted = re.search(r"^6:[0-9a-f]{64}$", told.stdout, re.MULTILINE)  # a separate line, for copying at 80 columns
     assert noted
     assert told.stderr == ""
     verdict = keel_json("verify", "--url", url, "--expect", noted[0])

@@ -1,4 +1,4 @@
-"""The bar of long work: seen by a person who waits, and by nobody else."""
+"""The progress bar of long work is shown only to a person at a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from langgraph_keel.cli import output as bars
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard error is taken for a terminal."""
+    """Treat standard error as a terminal."""
     for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "100"}.items():
         monkeypatch.setenv(name, value)
 

@@ -1,4 +1,4 @@
-"""`keel check` and `keel repair`, on stores of files that something has happened to."""
+"""`keel check` and `keel repair`, on damaged stores of files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVIL = "pay \x1b[31m[red]\u202e1"
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store with two threads of two turns each, committed."""
+    """A committed store with two threads of two turns each."""
     isolate(monkeypatch)
     repository = Repository.made(tmp_path)
     with opened(tmp_path / "store") as saver:
@@ -42,7 +42,7 @@ def said_in(log: Path) -> str:
 
 
 def damage(store: Path, thread: str) -> Path:
-    """Change a word in the last checkpoint of a log. (The writes of its tasks come before or after it, by chance.)"""
+    """Change a word in a log's last checkpoint, wherever its tasks' writes are."""
     log = log_of(store, thread)
     lines = log.read_bytes().split(b"\n")
     last = max(number for number, line in enumerate(lines) if line.startswith(b'{"k":"ckpt"'))
@@ -67,7 +67,7 @@ def test_a_sound_store_is_clean(store: Path) -> None:
 def test_repair_asks_in_a_terminal(
     store: Path, typed: Any, capfd: pytest.CaptureFixture[str], said: str, status: int
 ) -> None:
-    """As every command that has --yes."""
+    """Like every command that has --yes."""
     broken = damage(store, "a").read_bytes()
     assert typed(said, "repair", "--url", url(store)) == status
     out, err = capfd.readouterr()

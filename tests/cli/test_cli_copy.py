@@ -1,4 +1,4 @@
-"""`keel copy` and `keel stats`: what they print, how they end, and what they keep to themselves."""
+"""`keel copy` and `keel stats`: output, exit status, and secrets not printed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add(n: int) -> int:
 
 
 def keel(*words: str) -> Any:
-    """Run a command, however it ends."""
+    """Run a command; return its result whatever the exit status."""
     return CliRunner().invoke(app, list(words), env={"COLUMNS": "80", "NO_COLOR": "1"})
 
 
@@ -107,7 +107,7 @@ def test_each_store_with_objects_of_its_own(
     assert "3 threads copied" in done.stdout
     assert len(objects_in(new)) == len(objects_in(old)) == 4
     monkeypatch.setenv("KEEL_BLOBS", f"file:{old}")
-    assert keel("copy", urls[1], third).exit_code == 1  # it is another place
+    assert keel("copy", urls[1], third).exit_code == 1  # blobs are in a different directory
     assert keel("copy", urls[1], third, "--source-blobs", f"file:{new}", "--target-blobs", "none").exit_code == 0
     assert len(objects_in(old)) == 4
     assert keel("copy", *urls, "--verify", "--target-blobs", f"file:{new}").exit_code == 0

@@ -1,4 +1,4 @@
-"""`keel approve`, `reject`, `edit` and `answer`: what real graphs have asked is decided, and they go on."""
+"""`keel approve`, `reject`, `edit` and `answer`, on questions of real graphs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_of_two_decisions_one_is_taken(url: str) -> None:
     name = id_of(url, "trip")
     assert keel_json("approve", name, "--by", "ann", "--url", url)["status"] == "approved"
     assert keel_json("reject", name, "--by", "bob", "--url", url, status=1)["error"]["code"] == "already_decided"
-    assert keel_json("approve", name, "--by", "ann", "--url", url)["status"] == "approved"  # the same again
+    assert keel_json("approve", name, "--by", "ann", "--url", url)["status"] == "approved"  # the same decision again
     assert "ann approved this on" in keel("reject", name, "--by", "bob", "--url", url, status=1).stderr
     assert went_on(url, "trip", graph, 1500)[:2] == ("approve", "ann")
 
@@ -160,7 +160,10 @@ def test_questions_of_one_step_are_decided_one_by_one(tmp_path: Path) -> None:
 def test_a_question_that_is_asked_again_says_what_was_called_since(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reviewer would pay once more, and know nothing of the first time. Two payments began in one millisecond."""
+    """Otherwise a reviewer would pay again, unaware of the first time.
+
+    Two payments began in one millisecond.
+    """
     monkeypatch.setattr(hook, "iso_time", lambda at: "2026-11-28T12:00:00.000+00:00")
     where = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(where) as saver, ToolCache(saver) as cache:

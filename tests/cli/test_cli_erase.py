@@ -1,4 +1,4 @@
-"""`keel erase` and `keel reclaim`: what is shown before anybody is asked, and what a program is told."""
+"""`keel erase` and `keel reclaim`: the preview, and the output for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from langgraph_keel import open_saver
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A store with a thread of an evil name and one that is shared, of a person of such a name, and one of another."""
+    """A store with a hostile thread, a shared one, and one of another person.
+
+    The first two belong to a person with a hostile name.
+    """
     where = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(where) as saver:
         for thread, owner in ((EVIL, EVIL), ("joint", EVIL), ("joint", "bob"), ("of bob", "bob")):

@@ -1,4 +1,4 @@
-"""A Ctrl-C in long work: a line that says how far it has come, a shell's exit status, and the same command goes on."""
+"""Ctrl-C during long work: progress, exit status, and a repeated command."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KEPT, UNCHANGED = "Finished work is kept: run the same command again to continue
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A store of five threads of Ada's, each with three checkpoints, and as many of a tenant's."""
+    """A store of five threads of Ada's and five of a tenant's, 3 checkpoints each."""
     with SqliteSaver(tmp_path / "a.db") as saver:
         for store in (saver, saver.for_tenant("acme")):
             for name in "abcde":
@@ -80,7 +80,7 @@ def interrupted(place: Path, *words: str, after: int, **env: str) -> str:
 def test_long_work_says_how_far_it_has_come(place: Path, words: str, after: int, said: str) -> None:
     told = interrupted(place, *words.split(), after=after)
     assert re.sub(r"\d+( of \d+)?", "N", told) == f"interrupted: {said.format(kept=KEPT, unchanged=UNCHANGED)}\n"
-    if "delete" not in words:  # of which some are not there any more
+    if "delete" not in words:  # some of them no longer exist
         again = [sys.executable, "-m", "langgraph_keel.cli", *words.split()]
         environment = os.environ | {"KEEL_URL": "sqlite:///a.db"}
         assert subprocess.run(again, capture_output=True, timeout=120, env=environment, cwd=place).returncode == 0

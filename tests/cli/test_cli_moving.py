@@ -16,7 +16,7 @@ from langgraph_keel.cli import output as bars
 
 @pytest.fixture
 def old(tmp_path: Path) -> Iterator[OldStore]:
-    """Three threads of LangGraph's own saver: one waits for a person."""
+    """Three threads of LangGraph's own saver; one waits for a person."""
     with old_store("sqlite", tmp_path) as store:
         with store.open() as saver:
             for name in ("chat", "asks", "forks"):

@@ -1,4 +1,4 @@
-"""What `keel` prints: nothing stored steers the terminal, errors are named, JSON is JSON."""
+"""Output of `keel`: no control of the terminal, named errors, valid JSON."""
 
 from __future__ import annotations
 

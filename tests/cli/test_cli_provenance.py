@@ -1,4 +1,4 @@
-"""`keel provenance` and `keel export`, and models in `keel threads` and `keel history`."""
+"""`keel provenance`, `keel export`, and models in `keel threads` and `history`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ on_two = pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
 
 @pytest.fixture
 def url(place: Place) -> str:
-    """A store with a thread that drifted and got a label, one of an evil name, and one without a model."""
+    """A store with a thread that drifted, a hostile one, and one without a model."""
     world = World(served="m-1\x1b[2J", fails=1, cost=0.25)
     with place.open() as saver:
         world.run(saver, EVIL, label="bad")
@@ -242,7 +242,7 @@ def test_what_filters_leave_out_is_counted(url: str, tmp_path: Path) -> None:
     assert told == "error: there is no thread 'nosuch'\n"
     told = keel("export", "--thread", "nosuch", "--thread", "trip", "--url", url, status=1).stderr
     assert told.endswith("'nosuch'\nWrote 1 thread.\n")
-    path = tmp_path / "none.jsonl"  # which is made
+    path = tmp_path / "none.jsonl"  # the command creates it
     told = keel("export", "--thread", "nosuch", "--output", str(path), "--url", url, status=1).stderr
     assert told.endswith(f"'nosuch'\nWrote 0 threads to {path}.\n")
 
@@ -289,7 +289,7 @@ def test_a_link_stays_a_link(url: str, tmp_path: Path) -> None:
     link, target = tmp_path / "link.jsonl", tmp_path / "far" / "target.jsonl"
     target.parent.mkdir()
     link.symlink_to(target)
-    keel("export", "--url", url, "--output", str(link))  # to a file that is not there yet
+    keel("export", "--url", url, "--output", str(link))  # to a file that does not exist yet
     assert len(lines(target.read_text())) == 2
     assert "--overwrite" in keel("export", "--url", url, "--output", str(link), status=2).stderr
     keel("export", "--url", url, "--output", str(link), "--overwrite", "--limit", "1")
@@ -349,7 +349,7 @@ def test_an_export_that_is_ended_leaves_nothing_behind(url: str, tmp_path: Path,
     path.parent.mkdir()
     command = [sys.executable, "-c", TERMINATED, "export", "--url", url, "--output", str(path)]
     done = subprocess.run(command, capture_output=True, timeout=60, env=os.environ | {"ENDED_BY": name})
-    assert re.fullmatch(rb"\.all\.jsonl\.\w+\.part\n", done.stdout)  # it was there when the signal came
+    assert re.fullmatch(rb"\.all\.jsonl\.\w+\.part\n", done.stdout)  # it existed when the signal came
     assert done.returncode in (128 + getattr(signal, name), 1 if name == "SIGINT" else None)
     assert b"Traceback" not in done.stderr
     assert os.listdir(path.parent) == []

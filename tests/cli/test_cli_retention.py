@@ -1,4 +1,4 @@
-"""`keel prune`, `keel retention` and what `keel sweep` does with policies."""
+"""`keel prune`, `keel retention`, and policies in `keel sweep`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from langgraph_keel.cli.retention import prune
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A store with two threads of five checkpoints each, made in March 2026."""
+    """A store with two threads of five checkpoints each, dated March 2026."""
     where = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(where) as saver:
         for name in ("chat", EVIL):

@@ -1,4 +1,4 @@
-"""`keel schema`: the tables, made or printed."""
+"""`keel schema`: the tables, created or printed."""
 
 from __future__ import annotations
 

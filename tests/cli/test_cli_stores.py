@@ -1,4 +1,4 @@
-"""`keel info`, `keel check`, `keel delete`, and the filters of `keel threads`: the same on every backend."""
+"""`keel info`, `check`, `delete`, and filters of `keel threads`, on every backend."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START: Any = {"told": None}
 
 
 def fill(saver: KeelSaver) -> None:
-    """Make a thread of Ada's that waits, one of Bob's that was decided and is done, and one of nobody's that waits."""
+    """Create Ada's waiting thread, Bob's finished one, and one without an owner."""
     graph(saver).invoke(START, config("customer-5"))
     graph(saver).invoke(START, config("customer-17", "bob"))
     (request,) = saver.approvals.pending("customer-17")
@@ -77,7 +77,7 @@ def test_threads_are_filtered_without_their_states(place: Place, monkeypatch: py
         read = store.read_values
         for verb in ("read_entry", "read_graph"):
             monkeypatch.setattr(store, verb, refuse)
-        monkeypatch.setattr(store, "read_values", read_values)  # what decides which nodes run next, and writes
+        monkeypatch.setattr(store, "read_values", read_values)  # values that determine the next nodes, and writes
         assert ids(saver, match="c*", owner="ada", waiting=True, since=datetime(2020, 1, 1)) == ["customer-5"]
 
 
@@ -314,6 +314,6 @@ async def test_a_path_is_no_wait_for_a_running_loop(tmp_path: Path, monkeypatch:
 def test_the_command_where(url: str) -> None:
     assert keel("status", "customer-17", "--url", url).stdout == "thread 'customer-17' is idle: it takes new input.\n"
     assert keel_json("status", "customer-5", "--url", url)["state"] == "waits"
-    # It may have been killed before its first checkpoint. No other customer's thread is named.
+    # It may have been killed before its first checkpoint. Threads of other customers are not named.
     new = "thread 'customer-55' has no checkpoint yet: it takes its first input.\n"
     assert keel("status", "customer-55", "--url", url).stdout == new

@@ -1,4 +1,4 @@
-"""`keel tools`, `keel settle` and `keel cache`, on ledgers of agents that were cut off."""
+"""`keel tools`, `keel settle` and `keel cache`, on ledgers of killed agents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOOSE = ToolPolicy()
 
 
 class Gone(BaseException):
-    """The end of a process, as far as the ledger is concerned."""
+    """Raised in place of the death of a process."""
 
 
 @tool
@@ -68,7 +68,10 @@ def config(thread: str) -> Any:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A store with two threads: each has searched twice, was answered once from the ledger, and died as it paid."""
+    """A store with two threads that each searched twice, and died in a payment.
+
+    The second search was answered from the ledger.
+    """
     where = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(where) as saver, ToolCache(saver, PAID, store_arguments=True) as cache:
         for thread in ("trip", EVIL):
@@ -149,7 +152,7 @@ def test_a_password_is_not_advised() -> None:
 
 
 def doubtful(url: str, thread: str, count: int, policy: ToolPolicy = LOOSE) -> None:
-    """Have calls cut off in a thread."""
+    """Leave `count` calls with unknown outcomes in a thread."""
     with open_saver(url) as saver, ToolCache(saver, {"pay": policy}) as kept:
         for amount in range(count):
             with pytest.raises(Gone):
@@ -180,7 +183,7 @@ def test_tools_shows_what_a_person_decided(url: str, decision: str) -> None:
     shown = keel("tools", "trip", "--url", url, COLUMNS="140").stdout
     (line,) = [line for line in shown.splitlines() if short_key(key) in line]
     assert DECIDED[decision] in line
-    assert not re.search(r"\d m?s ", line)  # the time that the person took is not the tool's
+    assert not re.search(r"\d m?s ", line)  # the time the person took is not the tool's
     assert "a person said" not in shown
     assert keel_json("tools", "trip", "--url", url)["calls"][1]["decided"] == decision
 
@@ -251,7 +254,7 @@ def test_clear_forgets_what_is_settled_and_keeps_doubts(url: str) -> None:
 def test_clear_asks_in_a_terminal(
     url: str, typed: Any, capfd: pytest.CaptureFixture[str], said: str, status: int, left: int
 ) -> None:
-    """As every command that has --yes."""
+    """Like every command that has --yes."""
     assert typed(said, "cache", "clear", "--thread", "trip", "--url", url) == status
     out, err = capfd.readouterr()
     assert out.startswith("Would clear 1 call (search ×1)")
@@ -353,7 +356,7 @@ def test_doubts_of_all_threads_are_listed_with_what_settles_them(url: str) -> No
 
 
 def test_a_doubt_of_a_thread_without_a_checkpoint_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its run was killed in the first step, and would have stored its first checkpoint at its end."""
+    """Its run was killed in the first step, before it stored any checkpoint."""
     url = f"sqlite:///{tmp_path / 'agent.db'}"
     monkeypatch.setitem(globals(), "CALLS", [CALLS[1]])
 

@@ -193,7 +193,7 @@ POSITIONS = [
     ["diff", "t", "0", "17"],
     ["provenance", "t", "--checkpoint", "17"],
 ]
-"""Commands that name a position that is not there: not found, as a name or an id that is not."""
+"""Commands with a position that does not exist: not found, like an unknown name or id."""
 
 
 @pytest.mark.parametrize(

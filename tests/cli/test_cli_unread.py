@@ -1,4 +1,4 @@
-"""The commands of `keel` for an operator who has none of the application's code."""
+"""The commands of `keel`, for an operator without the application's code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.shop.stores import left_by_a_shop
 from langgraph_keel import RefusedType, Unread
 from langgraph_keel.backends.sqlite.store import SqliteStore
 
-# `--url` says all there is to say of these.
+# `--url` alone is enough to open these.
 BY_URL = pytest.mark.parametrize("place", ["sqlite", "files", "postgres"], indirect=True)
 SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 ADVICE = "import its module before reading, or pass it in types=[...] If you trust it: --import support.shop.models\n"
@@ -22,7 +22,7 @@ REASON = ADVICE.removesuffix(" If you trust it: --import support.shop.models\n")
 
 
 def unread(name: str, stored: Any) -> dict[str, Any]:
-    """What stands in JSON for a value that was not read."""
+    """Return the JSON of a value that could not be read."""
     reason = f"this program has no such class: {REASON}"
     of = {"not_read": f"support.shop.models.{name}", "module": "support.shop.models", "qualname": name}
     return {**of, "reason": reason, "stored": stored}
@@ -118,7 +118,7 @@ def test_an_archived_message_that_is_not_read_is_shown_and_found(place: Place) -
 @pytest.mark.slow
 @SQLITE
 def test_what_cannot_be_left_out_is_named(place: Place) -> None:
-    """A conversation without one of its messages would be another one: such a thread is not exported."""
+    """A conversation with a missing message would differ, so it is not exported."""
     left_by_a_shop(place)
     done = keel("export", "--url", place.url, "--channel", "lines", status=1)
     assert done.stdout == ""
@@ -128,7 +128,7 @@ def test_what_cannot_be_left_out_is_named(place: Place) -> None:
 @pytest.mark.slow
 @SQLITE
 def test_history_reads_no_values(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It shows none but questions, so it asks the store for none but what tells the nodes that run."""
+    """It shows only questions, so it reads only values that determine the next nodes."""
     url, wanted = left_by_a_shop(place).url, set[str]()
     read = SqliteStore.read_values
 

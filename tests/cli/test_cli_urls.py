@@ -1,4 +1,4 @@
-"""What a URL says wrongly: a named error with exit status 2, whatever the backend, in which no password stands."""
+"""Faulty URLs: exit status 2 and an error without passwords, on every backend."""
 
 from __future__ import annotations
 

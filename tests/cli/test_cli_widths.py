@@ -1,4 +1,4 @@
-"""Tables at 80 columns: no word is broken by an edge, and no time stands in two lines."""
+"""Tables at 80 columns: no word is broken, and no time takes two lines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refund(order: int, amount: float) -> str:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A store with an agent's thread that waits for a person, as LangChain's middleware asks."""
+    """A store with a waiting agent's thread, asked by LangChain's middleware."""
     from langchain.agents import create_agent
     from langchain.agents.middleware import HumanInTheLoopMiddleware
 

@@ -1,4 +1,4 @@
-"""`keel demo`, end to end: real processes, a real SIGKILL, and claims that must be able to fail."""
+"""`keel demo`, end to end: real processes, a real SIGKILL, claims that can fail."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def test_the_demo_kills_resumes_and_approves(tmp_path: Path) -> None:
 
     assert all(claim["holds"] for claim in found["claims"])
     assert {event["pid"] for event in events} == {killed, resumed, decided}
-    # Four model calls in all, each once, on all sides of the kill and the approval.
+    # Four model calls, each made once, before and after the kill and the approval.
     paid = [(event["pid"], event["turn"]) for event in events if event["event"] == "model_paid"]
     assert paid == [(killed, 1), (killed, 2), (resumed, 3), (decided, 4)]
-    # Every tool call ended once; those began twice that were cut, or asked a person.
+    # Every tool call ended once; calls that were interrupted or asked a person began twice.
     ended = [event["name"] for event in events if event["event"] == "tool_ended"]
     began = [event["name"] for event in events if event["event"] == "tool_began"]
     assert sorted(ended) == ["book_credit", "find_outages", "send_letter", "write_letter"]
     assert sorted(began) == sorted([*ended, "send_letter", "write_letter"])
     replayed = [(event["pid"], event["name"]) for event in events if event["event"] == "tool_replayed"]
     assert replayed == [(resumed, "book_credit")]
-    # The side effects, and the work.
+    # The side effects and the results.
     (booked,) = (tmp_path / "credits.csv").read_text(encoding="utf-8").splitlines()
     assert booked.startswith(f"{CUSTOMER},222.00,")
     assert "222.00 EUR" in (tmp_path / "letter.md").read_text(encoding="utf-8")
@@ -77,7 +77,7 @@ def test_the_page_shows_what_the_demo_prints(tmp_path: Path, monkeypatch: pytest
 
 
 def _without_chance(text: str) -> str:
-    """Leave out numbers that differ, and the order in which calls end that are made at the same time."""
+    """Remove varying numbers, and sort the results of concurrent calls."""
     text = re.sub(r"process \d+", "process N", re.sub(r"\d+\.\d s", "N s", text)).strip()
     return re.sub(r"(?:^  ✓ .*\n)+", lambda calls: "".join(sorted(calls[0].splitlines(True))), text, flags=re.MULTILINE)
 

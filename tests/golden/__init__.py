@@ -1,6 +1,6 @@
-"""Stores as former versions wrote them, kept here, and read back by every later one: see `__main__` for the writer.
+"""Stores written by earlier versions, which every later version must read.
 
-From 0.1.0 on, no version is written again: a change of what is stored adds another beside it.
+`__main__` writes them. From 0.1.0 on, no version is written again; a change of the stored format adds another version.
 """
 
 from golden.kept import KINDS, VERSIONS, expected, loaded

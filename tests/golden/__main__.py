@@ -1,7 +1,7 @@
-"""Write golden stores of this version: `python tests/write.py golden v2`. See CONTRIBUTING.md before.
+"""Write golden stores of this version: `python tests/write.py golden v2`.
 
-What a store holds must not tell where it was written: the machine has another name here. Nor may it have been written
-in the future, since whatever reads it takes a claim for over only when its time is.
+See CONTRIBUTING.md before. A store must not reveal where it was written, so the machine has another name here. It must
+not be written in the future either, because a reader takes over a claim only after its time.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _place(kind: str, directory: Path, url: str, prefix: str) -> Place:
 
 
 def _empty(kind: str, url: str) -> str:
-    """An empty schema in a server, or the server with no keys at all: it is ours alone."""
+    """Create an empty schema, or clear our keys in Redis; the server is ours alone."""
     if kind == "redis":
         with Redis.from_url(url) as client:
             client.delete(*client.keys(b"golden-again*") or [b"none"])
@@ -89,7 +89,7 @@ def _write(place: Place) -> None:
     with place.open() as saver:
         ours.write(saver)
         for thread in list(saver.threads()):
-            saver.approvals.pending(thread.thread_id)  # what a reader would tell the audit trail is told now
+            saver.approvals.pending(thread.thread_id)  # writes the audit events that a reader would add
     if place.kind == "files":
         shutil.rmtree(Path(place.url.removeprefix("files:")) / ".lock", ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""How a store is put into files of this directory, and how it becomes a store again: nothing but the database's own."""
+"""Save a store as a file and restore it, with the database's own means only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TABLES = ("format", "threads", "entries", "items", "floors", "batches", "cells"
 
 
 def expected(version: str, kind: str) -> dict[str, Any]:
-    """What the version that wrote a store read in it."""
+    """Return the content of a store as read by the version that wrote it."""
     with gzip.open(HERE / version / f"{kind}.expected.json.gz", "rt") as file:
         return json.load(file)  # type: ignore[no-any-return]
 
@@ -37,7 +37,7 @@ def unpacked(version: str, name: str) -> bytes:
 
 
 def save(place: Place, version: str) -> None:
-    """Put a store into a file."""
+    """Save a store as a file."""
     saved = {"sqlite": _sqlite_data, "files": _files_data, "postgres": _postgres_data, "redis": _redis_data}
     pack(HERE / version / _NAMES[place.kind], saved[place.kind](place))
 
@@ -46,14 +46,14 @@ _NAMES = {"sqlite": "sqlite.db.gz", "files": "files.tar.gz", "postgres": "postgr
 
 
 def loaded(version: str, kind: str, directory: Path, url: str = "", prefix: str = "") -> Place:
-    """Make a store of a file.
+    """Restore a store from a file.
 
     Args:
-        version: Who wrote it.
+        version: The version that wrote it.
         kind: One of `KINDS`.
-        directory: Where a store of files goes.
-        url: Where one of a server goes: an empty schema, or a Redis.
-        prefix: What its keys begin with in Redis.
+        directory: Directory for a store on files.
+        url: URL of a server: an empty schema, or a Redis.
+        prefix: Prefix of its keys in Redis.
     """
     data = unpacked(version, _NAMES[kind])
     if kind == "sqlite":
@@ -61,7 +61,7 @@ def loaded(version: str, kind: str, directory: Path, url: str = "", prefix: str 
         return file_place(directory)
     if kind == "files":
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not before Python 3.11.4
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # absent before Python 3.11.4
             archive.extractall(directory)
         return files_place(directory)
     if kind == "postgres":

@@ -1,4 +1,7 @@
-"""The classes of a program whose values are in the golden stores. Module and names are stored: never move them."""
+"""Classes whose values are in the golden stores.
+
+Module and names are stored, so never move or rename them.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ TYPES = (Colour, Level, Access, Point, Fare, Leg, Pair, Names, Cancelled)
 
 
 def plain() -> dict[str, Any]:
-    """Values of the standard library, of all kinds that Keel stores."""
+    """Return values of the standard library, of all kinds that Keel stores."""
     return {
         "tuple": (1, ("two", [3.0, None])),
         "set": {3, 1, 2},
@@ -114,7 +117,7 @@ def plain() -> dict[str, Any]:
 
 
 def own() -> dict[str, Any]:
-    """Values of the classes above, and of LangChain and LangGraph."""
+    """Return values of the classes above, and of LangChain and LangGraph."""
     leg = Leg(
         number="LH 1", fare=Fare(Decimal("99.50"), Colour.BLUE), seats={1, 2}, at=datetime(2026, 5, 1, tzinfo=UTC)
     )
@@ -133,5 +136,5 @@ def own() -> dict[str, Any]:
 
 
 def large(turn: int) -> str:
-    """A text of 60 kB that packs well, and is another at each turn."""
+    """Return a text of 60 kB that compresses well, and differs at each turn."""
     return "".join(f"line {number} of turn {turn}: all is well and nothing is lost\n" for number in range(1000))

@@ -1,4 +1,7 @@
-"""A thread whose state holds values of Keel's own public classes, as nodes put them there: real ones where they are."""
+"""A thread whose state holds values of Keel's own public classes.
+
+They are stored as nodes would store them, and are real results if possible.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class Ours(TypedDict):
 
 
 def values(saver: KeelSaver) -> Iterator[tuple[str, Any]]:
-    """Values of each class, by what shows them."""
+    """Return values of each class, by the source that returns them."""
     inbox, archive = saver.approvals, saver.archive("summarized")
     timeline = saver.timeline("tools")
     yield "requests", [*inbox.pending(status=STATUSES, limit=None)][:3]
@@ -83,7 +86,7 @@ def values(saver: KeelSaver) -> Iterator[tuple[str, Any]]:
 
 
 def made() -> Iterator[tuple[str, Any]]:
-    """Values that only long work would give."""
+    """Return values that would take long to produce."""
     yield "stats", CacheStats(1, 2, 0.5)
     yield "report", DriftReport("t", (Change("model", "a", "b", 3, "n"),))
     yield "difference", Difference(1, "messages", "a", "b")
@@ -92,7 +95,7 @@ def made() -> Iterator[tuple[str, Any]]:
     yield "restored", Restored({"configurable": {"thread_id": "t"}}, ("m1",))
     yield "resumed", Resumed("t", {"done": True})
     yield "policy", ToolPolicy(scope="thread", unknown="retry", ttl=3.0)
-    # Two classes that have no public name, and are returned all the same.
+    # Two classes that have no public name, although public methods return them.
     yield "durability", get_type_hints(RedisSaver.durability)["return"]("yes", "always", "on disk", "noeviction")
     yield "finding", Finding("harmless", None, "a", "b")
     yield "copied", CopyReport(copied=1, exists={"t": "differs"})
@@ -101,12 +104,12 @@ def made() -> Iterator[tuple[str, Any]]:
 
 
 def data_classes() -> list[str]:
-    """The names of the public data classes, all of which are to be found among `values`."""
+    """Return the names of the public data classes; each must be among `values`."""
     return sorted(name for name in langgraph_keel.__all__ if is_dataclass(getattr(langgraph_keel, name)))
 
 
 def names_in(value: Any) -> set[str]:
-    """The names of all of Keel's classes in a value."""
+    """Return the names of all of Keel's classes in a value."""
     parts: list[Any] = list(value.values()) if isinstance(value, dict) else []
     if isinstance(value, list | tuple):
         parts = list(value)
@@ -118,7 +121,7 @@ def names_in(value: Any) -> set[str]:
 
 
 def write(saver: KeelSaver) -> None:
-    """Put them into a state, one step after another."""
+    """Store them in a state, one step after another."""
     found = dict(values(saver))
     missing = set(data_classes()) - names_in(found)
     assert not missing, missing

@@ -1,4 +1,4 @@
-"""All there is to see of a store through public names, in one form that can be compared: JSON without loss of types."""
+"""The content of a store as public names show it, as JSON that keeps types."""
 
 from __future__ import annotations
 
@@ -32,16 +32,19 @@ LATER = {
     "Resumed": ("attempts",),
     "ThreadStatus": ("can_go_on", "checkpoint_id", "is_settled", "source", "outlook", "since", "stopped"),
 }
-"""Fields that a class of Keel's got after a version was written, of which long forms are kept as hashes."""
+"""Fields added to a class of Keel's after a version was written that has long forms as hashes."""
 LATER_CLASSES = {
     *("Handoff", "HandoffLine", "Hold", "ItemChange", "Note", "StatusChange"),
     *("Workspace", "WorkspaceDiff", "WorkspaceRestore"),
 }
-"""Classes of Keel's that are younger than the last version that was written."""
+"""Classes of Keel's that are newer than the last golden version."""
 
 
 def form(value: Any) -> Any:
-    """A value as JSON that is equal only for values of the same types; modules of Keel's own classes do not count."""
+    """Return a value as JSON that differs if types differ.
+
+    The modules of Keel's own classes are ignored.
+    """
     kind = type(value)
     if kind is int and value.bit_length() > _BITS:
         return ["int", _short(hex(value))]
@@ -78,7 +81,7 @@ def _parts(value: Any) -> list[Any] | None:
 
 def _fields(value: Any) -> dict[str, Any] | None:
     if isinstance(value, BaseMessage):
-        said = {key: part for key, part in value if part not in (None, "", [], {})}  # no matter what LangChain adds
+        said = {key: part for key, part in value if part not in (None, "", [], {})}  # ignores LangChain's new fields
         return said | {"set": sorted(value.model_fields_set, key=str)}
     if isinstance(value, BaseModel):
         return dict(value) | (value.model_extra or {})
@@ -94,7 +97,7 @@ def _short(text: str) -> str:
 
 
 def _digest(form: list[Any]) -> Any:
-    """A form, or where it is long what it begins with and its hash: most of a store is said again and again."""
+    """Return a form; shorten a long one, because most of a store repeats."""
     text = json.dumps(form)
     return form if len(text) <= _LONG * 4 else [form[0], _short(text)]
 
@@ -104,7 +107,7 @@ def _hash(text: str) -> str:
 
 
 def tuple_form(found: Any) -> Any:
-    """A checkpoint's tuple."""
+    """Return the form of a checkpoint's tuple."""
     if found is None:
         return None
     checkpoint = dict(found.checkpoint)
@@ -165,7 +168,7 @@ def _deltas(saver: KeelSaver, config: Any) -> Any:
 
 
 def seen(saver: KeelSaver) -> dict[str, Any]:
-    """All there is to see of a store, by the blocking face."""
+    """Return the content of a store, by the sync face."""
     threads = list(saver.threads())
     return {
         "threads": [form(each) for each in threads],
@@ -180,7 +183,7 @@ def seen(saver: KeelSaver) -> dict[str, Any]:
 
 
 async def aseen(saver: KeelSaver) -> dict[str, Any]:
-    """What the other face says of the same: checkpoints, requests, tools, calls, archives."""
+    """Return the async face's view of the same content."""
     said: dict[str, Any] = {}
     threads = [each async for each in saver.athreads()]
     for thread in (each.thread_id for each in threads):

@@ -1,4 +1,4 @@
-"""What is written into every golden store: one history, by graphs and by hand, through public names only."""
+"""The history in every golden store, written with public names only."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def config(thread: str, **more: Any) -> Any:
 
 
 class Fake(BaseChatModel):
-    """Says what it was asked last; `served` is what it calls itself."""
+    """A model that repeats the last message, and reports `served` as its name."""
 
     served: str = "fake-1"
 
@@ -80,7 +80,7 @@ class Named(TypedDict):
 
 
 NAMED = StateGraph(Named).add_node("none", lambda state: state).add_edge(START, "none").compile()
-"""A graph that names the classes of the program is all that another process needs to read them."""
+"""Another process needs only such a graph, which names the application's classes, to read them."""
 
 
 class Chat(MessagesState):
@@ -177,7 +177,7 @@ class Trip(TypedDict, total=False):
 
 
 def booking(saver: KeelSaver, price: int = 1200) -> Any:
-    """A graph that asks whether to book, and keeps the decision in its state."""
+    """Return a graph that asks whether to book, and stores the decision in its state."""
 
     def book(state: Trip) -> dict[str, Any]:
         said = request_approval(
@@ -229,7 +229,7 @@ FATAL = [calls(("die", {"now": True}, "c1"))]
 
 
 def tools_graph(cache: ToolCache, script: Sequence[AIMessage], die: Callable[[], None] = lambda: None) -> Any:
-    """A loop of a scripted model and tools that are kept."""
+    """Return a loop of a scripted model and cached tools."""
 
     @tool
     def search(q: str) -> str:
@@ -355,7 +355,7 @@ def removed(saver: KeelSaver) -> None:
 
 
 def write(open_: Open) -> None:
-    """Write all of it but what another process must begin, and not end: see `__main__`."""
+    """Write everything except the work of the processes that die (see `__main__`)."""
     warnings.simplefilter("ignore", DriftWarning)
     with (
         open_(types=TYPES, graph_version="7") as saver,
@@ -376,7 +376,7 @@ def die_in_a_tool(open_: Open, die: Callable[[], None]) -> None:
 
 
 def die_after_the_decision(open_: Open, die: Callable[[], None]) -> None:
-    """The thread `taken` stays claimed by a run that is over."""
+    """Leave the thread `taken` claimed by a run that has ended."""
     with open_(types=TYPES) as saver:
         builder = StateGraph(Trip).add_node("book", lambda state: die())
         graph = builder.add_edge(START, "book").compile(checkpointer=saver)

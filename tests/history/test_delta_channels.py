@@ -1,4 +1,7 @@
-"""A list in a delta channel is shown as any other list is: what each step has written to it is what changed."""
+"""A list in a delta channel is shown like any other list.
+
+The writes of each step are its changes.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,10 @@ def test_it_is_shown_as_any_list(saver: KeelSaver, state: Any) -> None:
 
 
 def text_of(saver: KeelSaver, thread_id: str) -> tuple[list[Any], list[str]]:
-    """The messages at each moment, and what changed in each three steps, without ids that LangGraph gives by chance."""
+    """Return the messages at each moment and their changes, without random ids.
+
+    The changes are those over each three steps.
+    """
     moments = list(saver.timeline(thread_id))
     states = [[(each.type, each.text) for each in moment.values.get("messages", ())] for moment in moments]
     pairs = zip(moments, moments[3:], strict=False)

@@ -1,4 +1,4 @@
-"""What changed between two checkpoints: the same as between their values, with less of them decoded."""
+"""Changes between two checkpoints equal those of their values, with fewer reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NUMBERS = count()
 
 
 def changed(messages: list[BaseMessage], moves: Sequence[tuple[str, int]], is_named: bool) -> list[BaseMessage]:
-    """Add, edit, remove or move messages; no two are equal: see the next test."""
+    """Add, edit, remove or move messages that are all different."""
     result = list(messages)
     for kind, place in moves:
         at = place % (len(result) + 1)
@@ -75,7 +75,7 @@ def test_it_tells_what_a_comparison_of_the_values_tells(
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_of_equal_messages_without_ids_any_may_be_the_one_that_changed(place: int) -> None:
-    """The store knows them by their numbers, and which of them an equal one continues is its own affair."""
+    """The store numbers messages, and may match any of several equal ones."""
     begun: list[BaseMessage] = [HumanMessage(text) for text in ("so", "so", "so", "end")]
     after: list[BaseMessage] = [*begun[:place], HumanMessage("edited"), *begun[place + 1 :]]
     with MemorySaver() as saver:
@@ -116,7 +116,7 @@ def test_what_has_not_changed_is_not_decoded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_has_not_changed_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A channel of which both have the same version is not among those that are asked for."""
+    """A channel with the same version in both checkpoints is not requested."""
     asked: list[list[list[str]]] = []
     read = MemoryStore.read_values
 
@@ -132,7 +132,7 @@ def test_what_has_not_changed_is_not_read(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def counted(plan: Plan[StateDiff], seen: list[Any]) -> Plan[StateDiff]:
-    """Carry out a plan, and count its trips."""
+    """Run a plan, and count its trips."""
     request = next(plan)
     while True:
         seen.append(request)
@@ -156,7 +156,7 @@ def test_trips(changed: dict[str, Any], trips: int) -> None:
 
 
 def interrupted(saver: KeelSaver, places: Sequence[Any], meanwhile: Callable[[], object]) -> Any:
-    """Compare two checkpoints, with something happening between the reading of their headers and of their values."""
+    """Compare two checkpoints; call `meanwhile` between reading headers and values."""
     plan = diff_checkpoints(saver.engine.session, *map(address_of, places))
 
     def late() -> Plan[StateDiff]:
@@ -209,7 +209,7 @@ def test_on_every_backend_and_both_faces(name: str, tmp_path: Path, request: pyt
 
 
 def test_between_threads_the_values_are_compared() -> None:
-    """The same numbers are other messages there."""
+    """There, the same numbers belong to other messages."""
     with MemorySaver() as saver:
         (a,) = stored(saver, [{"messages": [HumanMessage("a", id="1")]}])
         (b,) = stored(saver, [{"messages": [HumanMessage("b", id="1")]}], "u")
@@ -234,7 +234,7 @@ class DeltaState(TypedDict):
 
 
 def test_delta_channels_are_named_when_they_were_written() -> None:
-    """Their values are not in checkpoints, or only in some: that is no edit."""
+    """Not every checkpoint has their values, so a missing value is not an edit."""
     graph = StateGraph(DeltaState)
     graph.add_node("say", lambda state: {"log": ["x"], "turn": 1})
     graph.add_edge(START, "say")

@@ -1,4 +1,4 @@
-"""`keel diff`: two moments by whatever names them."""
+"""`keel diff`: two moments, named in any way."""
 
 from __future__ import annotations
 

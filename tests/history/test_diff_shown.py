@@ -1,4 +1,4 @@
-"""What a diff looks like: as text, in a terminal, in a notebook; and that nobody's text steers any of them."""
+"""A diff as text, in a terminal and in a notebook, with harmless stored text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def between(before: dict[str, Any], after: dict[str, Any]) -> StateDiff:
 
 
 def lines(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The text without its title."""
+    """Return the text without its title."""
     return between(before, after).to_text().split("\n")[1:]
 
 
@@ -50,7 +50,7 @@ def call(sql: str) -> dict[str, Any]:
 
 
 def chat() -> tuple[list[BaseMessage], list[BaseMessage]]:
-    """A chat before and after: one edited, two of an answer's parts edited, one removed, two added."""
+    """Return a chat before and after edits, a removal and two additions."""
     asked = HumanMessage("Drop the old column, please.", id="1")
     answer = AIMessage("I will drop legacy_id.", id="2", tool_calls=[call("DROP legacy_id")])
     wait = HumanMessage("Wait.", id="3")
@@ -183,7 +183,7 @@ def test_as_plain_data() -> None:
 
 
 def evil() -> StateDiff:
-    """A diff with hostile text in every place where a user's text can stand."""
+    """Return a diff with hostile text in every place that can contain a user's text."""
     old = AIMessage(f"{EVIL} so", id="1", tool_calls=[call(EVIL)], name=EVIL)
     new = AIMessage(f"{EVIL} not so", id="1", tool_calls=[call(f"{EVIL}!")], name=EVIL)
     tool = ToolMessage(EVIL, tool_call_id=EVIL, name=EVIL, id="2")
@@ -222,7 +222,7 @@ def test_no_text_steers_a_terminal() -> None:
 
 
 class Page(HTMLParser):
-    """Collects what a browser would find."""
+    """Collects the elements that a browser would find."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

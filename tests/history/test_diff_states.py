@@ -1,4 +1,7 @@
-"""Diffs of random states: what the store tells is what the values tell, and the patch makes one of the other."""
+"""Diffs of random states: the store's edits equal the values' edits.
+
+The patch turns one state into the other.
+"""
 
 from __future__ import annotations
 
@@ -75,13 +78,13 @@ def marks(state: dict[str, Any]) -> dict[str, bytes]:
 
 
 def has_twins(state: dict[str, Any]) -> bool:
-    """Whether a list has equal elements: the store knows which of them is which, the value does not."""
+    """Whether a list has equal elements, which only the store can distinguish."""
     lists = [[encode(each) for each in value] for value in state.values() if type(value) is list]
     return any(len(set(each)) < len(each) for each in lists)
 
 
 def canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)  # in which 1 is not 1.0
+    return json.dumps(value, sort_keys=True)  # distinguishes 1 and 1.0
 
 
 @given(STATES, STATES)
@@ -127,7 +130,7 @@ def test_every_diff_can_be_shown(before: dict[str, Any], after: dict[str, Any]) 
 
 
 def changed(before: Any, after: Any) -> list[Edit]:
-    """The edits between two values of a channel, as the store tells them."""
+    """Return the edits between two values of a channel, as the store finds them."""
     with MemorySaver() as saver:
         return list(saver.diff(*stored(saver, [{"x": before}, {"x": after}])))
 
@@ -145,7 +148,7 @@ def test_an_array_in_a_message() -> None:
 
 
 def test_messages_in_messages() -> None:
-    """A change is told of the message that it is in."""
+    """An edit names the message that contains it."""
     inner = HumanMessage("a", id="in")
     outer = ToolMessage("-", tool_call_id="1", id="out", artifact={"history": [inner]})
     newer = outer.model_copy(update={"artifact": {"history": [inner.model_copy(update={"content": "b"})]}})
@@ -159,7 +162,7 @@ def test_messages_in_messages() -> None:
     "wrap", [lambda inner: [inner], lambda inner: {"k": inner}, Place], ids=["list", "dict", "data"]
 )
 def test_values_that_are_too_deep_to_be_laid_out(wrap: Any) -> None:
-    """What is below the deepest level is compared as one value, which the patch replaces as JSON shows it."""
+    """Parts below the deepest level are compared as one value, in its JSON form."""
     sides: list[Any] = [1, 2]
     for _ in range(DEEPEST + 20):
         sides = [wrap(each) for each in sides]

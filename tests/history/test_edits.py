@@ -1,4 +1,4 @@
-"""What changed between two values: each edit names what stands there, and nothing that changed is left out."""
+"""Edits between two values name the content at their places, and are complete."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_there_is_an_edit_exactly_where_something_changed(before: Any, after: An
 
 
 def replayed(before: Any, found: list[Edit]) -> Any:
-    """Carry out edits of lists of numbers: removals from the end on, then what came from the beginning on."""
+    """Apply edits of lists of numbers: removals from the end, then additions."""
     value = list(before)
     for edit in sorted((each for each in found if each.kind == "removed"), key=lambda each: -int(each.path[0])):
         assert value.pop(int(edit.path[0])) == edit.before
@@ -87,7 +87,7 @@ def test_values_of_every_kind(before: Any, after: Any, expected: Any) -> None:
 
 
 def messages(*said: str) -> list[BaseMessage]:
-    """Messages such as "1 hello": an id and a text."""
+    """Return messages such as "1 hello": an id and a text."""
     return [HumanMessage(text, id=name) for name, _, text in (each.partition(" ") for each in said)]
 
 

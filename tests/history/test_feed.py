@@ -1,4 +1,4 @@
-"""`saver.history.follow`: what happens in threads is seen by any process: all of it, and in its order."""
+"""`saver.history.follow`: any process sees all events of threads, in order."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def config(thread: str, namespace: str = "") -> Any:
 
 
 def look(saver: KeelSaver, after: Any = None, thread: str | None = None, **more: Any) -> tuple[list[Any], str]:
-    """Look once; return what was seen, and the cursor."""
+    """Poll once; return the events, and the cursor."""
     feed = saver.history.follow(thread, after, timeout=0, **more)
     return [*feed], feed.cursor
 
@@ -84,7 +84,7 @@ INPUT: Any = {"messages": [("user", "hi")]}
 
 @FACES
 def test_the_life_of_a_thread(place: Place, face: str) -> None:
-    """On each backend: checkpoints and statuses, also those that come with no checkpoint, of all threads and of one."""
+    """Checkpoints and statuses, of all threads and of one, on each backend."""
     fails = {"act": True}
     cursors: dict[str | None, Any] = {None: None, "t": None}
 
@@ -154,7 +154,7 @@ def vars_of(event: Any) -> Any:
 
 
 def test_begin_at_a_time(saver: KeelSaver) -> None:
-    """Of threads that were idle, nothing comes, and then only what is new."""
+    """Threads that were idle yield no events, and later only new ones."""
     for hours in (5, 3):
         put_one(saver, config("old"), timedelta(hours=hours))
     put_one(saver, config("recent"), timedelta(minutes=10))
@@ -254,7 +254,7 @@ def test_a_damaged_checkpoint_is_left_out_and_logged(tmp_path: Path, caplog: pyt
 
 
 class Waits:
-    """Notices that are no clock: each wait is written down, and something is done in it."""
+    """Notices without a clock: each wait is recorded, and one act runs in it."""
 
     def __init__(self, *acts: Any) -> None:
         self.seconds: list[float] = []
@@ -305,7 +305,7 @@ class _Async:
 
 def waiting(saver: KeelSaver, waits: Waits, after: Any = None, **more: Any) -> Any:
     feed = saver.history.follow(after=after, **more)
-    # private: the time that a feed waits is the test's
+    # private: the test replaces the time that a feed waits
     feed._bell = waits.bell()
     return feed
 
@@ -332,7 +332,7 @@ async def test_polls_become_rarer_while_nothing_happens(saver: KeelSaver, face: 
 async def test_a_store_that_is_away_is_waited_for(
     saver: KeelSaver, face: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Except at the first look, and at the end of the timeout."""
+    """Except at the first poll, and at the end of the timeout."""
     away = {"is away": True}
 
     def check() -> None:
@@ -377,7 +377,7 @@ async def test_a_feed_that_is_cancelled_ends() -> None:
         put_one(saver, config("t"))
         waits = Waits()
         feed = saver.history.afollow()
-        # private: the time that a feed waits is the test's
+        # private: the test replaces the time that a feed waits
         feed._bell = waits.bell()
         reached = asyncio.Event()
 
@@ -390,7 +390,7 @@ async def test_a_feed_that_is_cancelled_ends() -> None:
             waits.is_open = True
             return Never(waits)
 
-        # private: the time that a feed waits is the test's
+        # private: the test replaces the time that a feed waits
         feed._bell = type("B", (_Silent,), {"__aenter__": enter})(waits)
 
         async def read(every: AsyncIterator[Any]) -> None:
@@ -410,7 +410,7 @@ async def test_a_feed_that_is_cancelled_ends() -> None:
 @ON_SERVERS
 @pytest.mark.timeout(60)
 def test_a_notice_of_another_process_wakes_a_feed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The feed would look again after 100 seconds."""
+    """The feed would poll again only after 100 seconds."""
     waits, wait = threading.Event(), Notices.wait
 
     def say(self: Notices, seconds: float) -> None:
@@ -446,7 +446,7 @@ def test_a_writer_whose_clock_is_behind_is_seen_late(place: Place) -> None:
         put_one(saver, config("now"))
         feed = saver.history.follow(poll=1.0)
         waits = Waits(lambda: put_one(saver, config("late"), BEHIND))
-        # private: the time that a feed waits is the test's
+        # private: the test replaces the time that a feed waits
         feed._bell = waits.bell()
         for event in feed:
             if event.thread_id == "late":
@@ -495,7 +495,7 @@ def test_more_threads_than_a_page(saver: KeelSaver, monkeypatch: pytest.MonkeyPa
             found.append((event.thread_id, event.step))
             cursors.append(feed.cursor)
     assert found == put
-    for number in range(0, len(put), 13):  # from each place, the rest comes
+    for number in range(0, len(put), 13):  # from each cursor, all later events come
         rest = [each for each in seen(look(saver, cursors[number])[0]) if isinstance(each[1], int)]
         assert rest[-len(put) + number :] == put[number:]
     assert len(json.loads(feed.cursor)[4]) < 5
@@ -508,7 +508,7 @@ def test_more_threads_than_a_page(saver: KeelSaver, monkeypatch: pytest.MonkeyPa
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
 def test_followers_that_are_killed_see_everything(place: Place, tmp_path: Path) -> None:
-    """Eight writers, one of them 40 minutes behind, and four followers that continue from their cursors."""
+    """Eight writers, one 40 minutes behind; four followers that resume by cursor."""
     kills, random, ctx = sized(4, 20, 200), Random(7), multiprocessing.get_context("fork")
     with place.open() as saver:
         saver.setup()
@@ -530,8 +530,8 @@ def test_followers_that_are_killed_see_everything(place: Place, tmp_path: Path) 
             begin(number)
         for kill in range(kills):
             child, ready = following[kill % 4]
-            assert ready.wait(LIMIT)  # it has seen something in this life
-            stop.wait(random.random() / 20)  # at whatever it is
+            assert ready.wait(LIMIT)  # it has seen an event since its start
+            stop.wait(random.random() / 20)  # at any point of its work
             os.kill(child, signal.SIGKILL)
             assert exit_code(child) == -signal.SIGKILL
             begin(kill % 4)

@@ -1,4 +1,4 @@
-"""The hand-off of a thread: what it names, what it leaves out, and that nothing stored can forge a line of it."""
+"""The hand-off of a thread: its content, its omissions, and no forged lines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EVIL = (
 
 
 def desk(state: MessagesState) -> dict[str, list[BaseMessage]]:
-    """Looks up the order that was asked for; some look-ups fail, and the last question goes to a person."""
+    """Look up the requested order; some look-ups fail, and the last turn asks."""
     number = int(state["messages"][-1].text.split()[-1])
     if number == 499:
         return {"messages": [AIMessage(str(interrupt({"refund": number})))]}
@@ -54,14 +54,17 @@ def desk(state: MessagesState) -> dict[str, list[BaseMessage]]:
 
 
 class Scribe(Scripted):
-    """Sums up."""
+    """Summarizes."""
 
     def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
         return ChatResult(generations=[ChatGeneration(message=AIMessage("Ada asked about orders."))])
 
 
 def chat(saver: KeelSaver, turns: range) -> None:
-    """The chat of the notebook about summaries, with tools, of which some fail, and a question that stays open."""
+    """Write the chat of the notebook about summaries, with tools and an open question.
+
+    Some of the tools fail.
+    """
     builder = StateGraph(MessagesState).add_node("answer", desk)
     builder.add_node("summarize", SummarizationNode(Scribe(script=[]), trigger=("messages", 50), keep=("messages", 20)))
     graph: Any = builder.add_edge(START, "summarize").add_edge("summarize", "answer").compile(checkpointer=saver)
@@ -198,7 +201,7 @@ def test_the_plan_of_an_agent_is_shown() -> None:
 
 
 def talk_of(saver: KeelSaver, *turns: Any) -> Any:
-    """A graph whose node does what the turns say: raises, answers or returns messages."""
+    """Return a graph whose node raises, answers or returns messages, as given."""
     left = list(turns)
 
     def node(state: MessagesState) -> dict[str, Any]:
@@ -286,7 +289,7 @@ def test_a_call_in_doubt_is_told_as_status_tells_it() -> None:
 
 
 def counted(plan: Plan[Handoff], seen: list[Any]) -> Plan[Handoff]:
-    """Carry out a plan, and count its trips."""
+    """Run a plan, and count its trips."""
     request = next(plan)
     while True:
         seen.append(request)

@@ -1,4 +1,7 @@
-"""Agents that read and write: the tools, and the middleware that begins a thread with the owner's last hand-off."""
+"""Agents that read and write hand-offs: the tools, and the middleware.
+
+The middleware starts a thread with the owner's last hand-off.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of more than 4,300 digits, which Python does not write as decimals, are shown wherever values are."""
+"""Numbers of over 4,300 digits, which Python cannot print in decimal, are shown."""
 
 from __future__ import annotations
 

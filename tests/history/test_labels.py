@@ -1,4 +1,4 @@
-"""Names that people give to moments, on every backend."""
+"""User-defined names of moments, on every backend."""
 
 from __future__ import annotations
 

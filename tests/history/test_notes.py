@@ -1,4 +1,4 @@
-"""Notes beside a thread: durable before the act, and where the thread goes."""
+"""Notes on a thread are durable before the act, and follow the thread."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_keel_notes_shows_a_decision_whose_process_was_killed(place: Place, caps
         saver.history.note("t", "pay 300 to Ann", because="she was approved")
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with open_saver(place.url) as saver:  # makes the tables
+    with open_saver(place.url) as saver:  # creates the tables
         saver.delete_thread("t")
     assert exit_code(forked(decide_and_die)) == -signal.SIGKILL
     url = place.url
@@ -182,7 +182,7 @@ def test_keel_notes_shows_a_decision_whose_process_was_killed(place: Place, caps
     assert run("notes", "t", "--open", "--url", url) == 0
     assert capsys.readouterr().out == "Every decision has an outcome.\n"
     with open_saver(url) as saver:
-        saver.delete_thread("t")  # the server is that of other tests, too
+        saver.delete_thread("t")  # other tests use the same server
         assert saver.history.notes("t") == []
 
 

@@ -1,4 +1,4 @@
-"""A JSON Patch of edits, carried out by a library that knows nothing of Keel."""
+"""A JSON Patch of edits, applied by a library that is independent of Keel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_it_makes_the_newer_value_of_the_older(before: Any, after: Any) -> None:
 
 
 def canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)  # in which 1 is not 1.0
+    return json.dumps(value, sort_keys=True)  # distinguishes 1 and 1.0
 
 
 NAMES = st.lists(st.integers(0, 9), unique=True, max_size=9)

@@ -1,4 +1,4 @@
-"""What is said of a thread in every situation: the same on all backends and both faces, as the page says."""
+"""The status of a thread in every situation of the docs, on all backends."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def stage(place: Place) -> Any:
 
 
 async def test_a_run_without_a_claim_is_not_cut_off_by_an_older_one(stage: Stage) -> None:
-    """A killed process has left its claim, and a run that claims nothing has begun since: it may be anywhere."""
+    """A run without a claim has started since the killed process left its claim."""
     await killed_claimed(stage, "t")
     assert stage.saver.status("t").can_go_on
     await stage.elsewhere("t")
@@ -101,7 +101,7 @@ async def test_a_run_that_ends_is_the_end_of_a_row_of_deaths(stage: Stage) -> No
 
 
 async def test_a_decision_that_arrived_is_not_taken_here(stage: Stage, tmp_path: Path) -> None:
-    """A copy of production elsewhere would pay once more what was approved there."""
+    """Otherwise a copy of production would repeat a payment that was approved there."""
     await decided(stage, "t")
     with MemorySaver() as staging:
         stage.saver.moving.copy_to(staging)
@@ -123,7 +123,7 @@ async def test_a_copy_that_has_run_is_a_thread_like_others(stage: Stage) -> None
 
 
 async def test_a_fork_of_a_thread_that_asks_waits_once_it_has_run(stage: Stage) -> None:
-    """A fork has none of the writes of its last checkpoint: its step has to run again, and asks then."""
+    """A fork lacks the writes of its last checkpoint; it asks when its step runs."""
     await asks(stage, "t")
     stage.saver.fork({"configurable": {"thread_id": "t"}}, "f")
     found = stage.saver.status("f")
@@ -163,7 +163,7 @@ async def test_idle_threads_cost_no_trip(stage: Stage, monkeypatch: pytest.Monke
 
 
 def test_a_damaged_thread_hides_no_other_one(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """A program that resumes what was cut off must come to the end of the list."""
+    """A program that resumes interrupted threads must reach the end of the list."""
     path = tmp_path / "keel.db"
     with SqliteSaver(path) as saver:
         for name in ("good", "bad", "fine"):
@@ -185,7 +185,7 @@ def test_a_damaged_thread_hides_no_other_one(caplog: pytest.LogCaptureFixture, t
 async def test_a_router_that_failed_routes_when_its_thread_goes_on(
     backend: str, face: str, durability: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """LangGraph stores what the node has returned beside the error, and would take its task for done."""
+    """LangGraph stores the node's result with the error, as if its task were done."""
     needing(backend, request)
     routed: list[int] = []
 

@@ -1,4 +1,4 @@
-"""`saver.status`: where a thread stands, and what it is to be invoked with."""
+"""`saver.status`: the state of a thread, and the input to invoke its graph with."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_thread_that_is_done_is_idle(saver: KeelSaver) -> None:
 
 
 def test_a_thread_with_steps_left_may_be_running(saver: KeelSaver) -> None:
-    """Nothing tells a run without a claim that was cut off from one that is under way: `test_situations`."""
+    """An interrupted run without a claim looks like a running one (`test_situations`)."""
     with pytest.raises(Killed):
         invoke(graph(saver, say("a"), ("b", die)), {"log": []})
     found = saver.status("t")
@@ -83,7 +83,7 @@ def test_a_thread_with_steps_left_may_be_running(saver: KeelSaver) -> None:
 
 
 def test_a_step_whose_checkpoint_never_came_is_left(saver: KeelSaver) -> None:
-    """LangGraph's own `next` is empty then."""
+    """LangGraph's own `next` is empty in this case."""
     made = graph(saver, say("a"), say("b"))
     invoke(made, {"log": []})
     head = saver.timeline("t")[-2].config
@@ -191,7 +191,7 @@ def test_calls_in_doubt_are_told(saver: KeelSaver) -> None:
 
 
 def test_a_call_that_is_made_again_by_itself_is_no_doubt(saver: KeelSaver) -> None:
-    """Until a run with another policy meets it."""
+    """Until a run with another policy finds it."""
 
     @tool
     def look(place: str) -> str:
@@ -288,7 +288,7 @@ async def test_the_other_face_says_the_same(saver: KeelSaver) -> None:
 
 
 async def test_a_question_waits_for_a_checkpoint_that_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its mark is kept with the row of the thread, which the first checkpoint makes."""
+    """Its mark is in the row of the thread, which the first checkpoint creates."""
     with MemorySaver() as saver:
         session, looked = saver.engine.session, asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""What `saver.threads` is asked for: narrowed by the store, and never by too much."""
+"""Filters of `saver.threads`: the store narrows the list, and never too far."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from langgraph_keel.retention.check import Finding
 
 OPERATIONS = sized(30, 30, 1500)
 ORDERS: tuple[Literal["newest", "oldest"], ...] = ("newest", "oldest")
-"""In a small sample, a question asks for one of them, turn about."""
+"""In a small sample, the questions alternate between the two."""
 THREADS = ["a", "b", "c", "a/b", "d%", "é"]
 OWNERS, NODES, ERRORS = ("ada", "bob", "a" * 300), ("ask", "act"), (ValueError("no"), KeyError("k"), OSError())
 
 
 class World:
-    """Random work on a few threads, through the public API."""
+    """Random operations on a few threads, through the public API."""
 
     def __init__(self, saver: KeelSaver, seed: int) -> None:
         self.saver, self.random = saver, random.Random(seed)
@@ -60,7 +60,7 @@ class World:
         return self.random.choice(found[:3]).config if found else None
 
     def put(self, thread: str, ns: str = "") -> None:
-        """Put a checkpoint: after the latest, with or without nodes that are next."""
+        """Store a checkpoint after the latest, with or without next nodes."""
         self.step += 1
         head = self.saver.get_tuple(self._config(thread, ns))
         node = self.random.choice([None, *NODES])
@@ -81,17 +81,17 @@ class World:
             self.prepared[thread] = checkpoint["id"], later
 
     def _prepare(self, thread: str, head: CheckpointTuple | None) -> list[Checkpoint]:
-        """Return the next checkpoints of a run: it goes on while they are stored, and tasks write to later ones."""
+        """Return the next checkpoints of a run; tasks may write to later ones."""
         at, prepared = self.prepared.get(thread, (None, []))
         is_run = prepared and at == (head.checkpoint["id"] if head else None)
         return prepared if is_run else [empty_checkpoint() for _ in range(self.random.randint(1, 3))]
 
     def put_nested(self, thread: str) -> None:
-        """Put a checkpoint of a subgraph."""
+        """Store a checkpoint of a subgraph."""
         self.put(thread, "sub:1")
 
     def write(self, thread: str, config: RunnableConfig | None = None) -> None:
-        """Write what a task asks, has failed with, or has done, to one of the last checkpoints."""
+        """Write a question, an error or a result of a task to one of the last checkpoints."""
         config = config or self._some(thread)
         if config:
             value = self.random.choice(
@@ -108,7 +108,7 @@ class World:
         self.saver.prune([thread], strategy=Retention(last=self.random.choice([1, 2])))
 
     def delete_run(self, thread: str) -> None:
-        """Delete what a run has put, perhaps the latest checkpoint."""
+        """Delete the checkpoints of a run, perhaps the latest one."""
         self.saver.delete_for_runs([f"run {self.random.randrange(5)}"])
 
     def delete(self, thread: str) -> None:
@@ -116,7 +116,7 @@ class World:
         self.saver.delete_thread(thread)
 
     def copy(self, thread: str) -> None:
-        """Copy a thread, if the other one is not there."""
+        """Copy a thread, unless the target exists."""
         with suppress(ThreadExists):
             self.saver.copy_thread(thread, self.random.choice([each for each in THREADS if each != thread]))
 
@@ -127,12 +127,12 @@ class World:
                 self.saver.fork(config, self.random.choice([each for each in THREADS if each != thread]))
 
     def rewind(self, thread: str) -> None:
-        """Go back to one of the last checkpoints."""
+        """Rewind to one of the last checkpoints."""
         if config := self._some(thread):
             self.saver.rewind(config)
 
     def act(self) -> str:
-        """Do something."""
+        """Perform a random operation."""
         kinds: list[Callable[[str], None]] = [self.put] * 8 + [self.write] * 5 + [self.put_nested] * 2
         kinds += [self.prune, self.delete_run, self.delete, self.copy, self.fork, self.rewind]
         kind, thread = self.random.choice(kinds), self.random.choice(THREADS)
@@ -142,14 +142,14 @@ class World:
 
 
 class Question(NamedTuple):
-    """What is asked for, and which threads that means, by what is said of each."""
+    """Filters, and a predicate for the threads that they should match."""
 
     wanted: dict[str, Any]
     is_meant: Callable[[ThreadInfo], bool]
 
 
 def questions(now: datetime) -> Iterator[Question]:
-    """What can be asked for."""
+    """Return all questions."""
     for owner in OWNERS:
         yield Question({"owner": owner}, partial(_has, "owner", owner))
     for status in get_args(Status):
@@ -250,7 +250,7 @@ FILLED = {"adas": ("ada", ()), "bobs": ("bob", ((INTERRUPT, (Interrupt("why"),))
 
 
 class Order(NamedTuple):
-    """A class of the application, which its other processes need not know."""
+    """A class of the application, which its other processes may lack."""
 
     text: str
 
@@ -271,7 +271,7 @@ def fill(place: Place) -> None:
 
 
 def exchange_marks(place: Place, client: Any = None) -> None:
-    """Let the index have the marks of each thread at the other one."""
+    """Exchange the index's marks of the two threads."""
     if place.kind == "sqlite":
         with sqlite3.connect(place.url.removeprefix("sqlite:///")) as connection:
             held = connection.execute("SELECT marks, late, late_of, name FROM thread_index ORDER BY name").fetchall()
@@ -293,7 +293,7 @@ def exchange_marks(place: Place, client: Any = None) -> None:
 
 
 def follow(place: Place, advice: str, client: Any) -> None:
-    """Do what an advice says."""
+    """Apply a finding's advice."""
     if place.kind == "sqlite":
         with sqlite3.connect(place.url.removeprefix("sqlite:///")) as connection:
             assert connection.execute(advice).rowcount == 1
@@ -305,7 +305,7 @@ def follow(place: Place, advice: str, client: Any) -> None:
         assert client.execute_command(command, key.strip('"')) == 1
 
 
-# Of files, marks stand in lines with checksums, and the index is believed only if its own checksum fits.
+# In files, marks have checksums of their lines, and an index with a wrong checksum is not used.
 @pytest.mark.parametrize("place", ["sqlite", "postgres", "redis"], indirect=True)
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_a_thread_that_a_narrowed_list_leaves_out_is_found_and_mended(place: Place, face: str) -> None:
@@ -335,7 +335,7 @@ async def test_a_thread_that_a_narrowed_list_leaves_out_is_found_and_mended(plac
 
 
 def check_infos(saver: KeelSaver, infos: list[ThreadInfo]) -> None:
-    """What a list says of a thread is what its latest checkpoint says."""
+    """Check that each item of a list agrees with the latest checkpoint of its thread."""
     for info in infos:
         found = saver.get_tuple({"configurable": {"thread_id": info.thread_id}})
         if found is None:

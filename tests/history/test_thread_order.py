@@ -1,4 +1,4 @@
-"""Lists of threads in both orders: what Python's sort makes of all of them, page by page, on every store."""
+"""Lists of threads in both orders, page by page, equal Python's sort."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = LocalKey("k", bytes(range(32)))
 
 
 def fill(saver: KeelSaver) -> None:
-    """Put to threads in no order: some at one moment, some within ten seconds, some days apart; ids of all kinds."""
+    """Store threads in random order, seconds or hours apart, with ids of all kinds."""
     chosen = random.Random("order")
     ids = [f"t{number}{chosen.choice(['', '/', 'é', '%', ' x'])}" for number in range(THREADS)] + ["t", "t1", "t10\x01"]
     for thread in ids:
@@ -38,7 +38,7 @@ def fill(saver: KeelSaver) -> None:
 
 
 def pages(saver: KeelSaver, size: int, **wanted: Any) -> list[ThreadInfo]:
-    """Read a list by cursors."""
+    """Read a list page by page."""
     found: list[ThreadInfo] = []
     after = None
     while page := list(saver.threads(size, after=after, **wanted)):

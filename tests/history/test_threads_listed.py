@@ -1,4 +1,4 @@
-"""What `saver.threads` says of threads that graphs have run, and what it refuses to be asked."""
+"""`saver.threads` on threads run by graphs, and the filters that it refuses."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_life_of_a_thread(place: Place) -> None:
 
 
 def cut_off(place: Place, seen: int) -> None:
-    """Be killed in the second node, after it has looked at what the list says while it lives."""
+    """Report the list's status from the second node, then be killed."""
 
     def look(state: MessagesState) -> None:
         os.write(seen, only(saver, "t").status.encode())
@@ -77,7 +77,7 @@ def cut_off(place: Place, seen: int) -> None:
 
 
 def test_a_list_does_not_say_that_a_run_lives_which_was_cut_off(place: Place) -> None:
-    """Nobody tells when a process is killed: the list says what is so of both, and `where` looks for who has it."""
+    """The death of a process is not reported; only `status` looks for the run."""
     seen, seeing = os.pipe()
     child = forked(cut_off, place, seeing)
     assert os.read(seen, 20) == b"incomplete"
@@ -113,7 +113,7 @@ def test_pages_by_cursor(place: Place) -> None:
             after = page[-1].cursor
         assert seen == ["t6", "t4", "t2", "t0"]
         times: Any = {"since": datetime.now(UTC) - timedelta(days=1), "until": datetime.now(UTC) + timedelta(days=1)}
-        assert [info.thread_id for info in saver.threads(owner="bob", after=after, **times)] == []  # they may move
+        assert [info.thread_id for info in saver.threads(owner="bob", after=after, **times)] == []  # they may change
         with pytest.raises(InvalidInput, match="with other filters"):
             list(saver.threads(owner="ada", after=after))
 
@@ -156,7 +156,7 @@ def test_counts() -> None:
     counts = count_threads(infos)
     assert (counts.all.threads, counts.all.checkpoints, counts.all.tokens, counts.all.cost) == (3, 6, (11, 7), 0.25)
     assert counts.statuses == {"done": 1, "failed": 1, "": 1}
-    assert counts.days == {"2026-11-23": 2, "2026-11-24": 1}  # UTC
+    assert counts.days == {"2026-11-23": 2, "2026-11-24": 1}  # counted by UTC days
     assert (counts.owners["ada"].threads, counts.owners["<b>\x1b"].cost) == (2, None)
     assert str(counts).splitlines()[0] == "3 threads: 1 failed · 1 done"
     assert "\x1b" not in str(counts)
@@ -176,7 +176,7 @@ def test_a_thread_whose_writes_are_damaged_is_listed_without_a_status(
             graph.invoke({"messages": []}, config(thread))
         latest = graph.get_state(config("b")).config["configurable"]["checkpoint_id"]
     with sqlite3.connect(tmp_path / "agent.db") as damaged:
-        # Not those with the greatest key: LangGraph stores writes from threads of its own, in any order.
+        # Not the rows with the greatest key: LangGraph stores writes from its own threads, in any order.
         assert damaged.execute("UPDATE batches SET body = x'00' WHERE checkpoint = ?", (latest,)).rowcount == 1
     damaged.close()
     with SqliteSaver(tmp_path / "agent.db") as saver, caplog.at_level(logging.WARNING):

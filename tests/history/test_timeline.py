@@ -1,4 +1,4 @@
-"""A thread as a list of moments, on every backend: what it says, how it is asked, and how little it reads."""
+"""A thread as a list of moments: content, queries, and how little it reads."""
 
 from __future__ import annotations
 
@@ -116,13 +116,13 @@ def test_bytes(saver: KeelSaver) -> None:
     tl = saver.timeline("t")
     sizes = [moment.bytes for moment in tl]
     assert all(100 < size < 5000 for size in sizes)
-    # private: what a drawing is made of: the pixels do not say it
+    # private: the input of a drawing, which its pixels do not show
     state = [moment.state_bytes or 0 for moment in saver.engine.run(tl._measure(tl[:]))]
     assert all(state)
     assert state[-1] > state[0]
-    # What a moment shows was stored for it or for one before it.
+    # The values of a moment were stored for it or for an earlier one.
     assert state[-1] <= sum(sizes)
-    assert tl[3].state_bytes is None  # nobody asked
+    assert tl[3].state_bytes is None  # not requested
 
 
 def test_every_way_to_name_a_moment(saver: KeelSaver) -> None:
@@ -160,7 +160,7 @@ def test_the_end_of_several_ids_names_none_of_them() -> None:
         tl = saver.timeline("t")
         assert [tl[end].position for end in ("0001", "0011", "000001")] == [1, 11, 1]
         with pytest.raises(NotFound):
-            tl["01"]  # a slip, rather than a name
+            tl["01"]  # a mistake, rather than a name
         checkpoint: Any = {"id": "x 000001", "v": 4, "ts": "", "channel_values": {}, "channel_versions": {}}
         saver.put(CONFIG, {**checkpoint, "versions_seen": {}}, {"step": 1}, {})  # type: ignore[typeddict-item]
         with pytest.raises(InvalidInput, match="2 ids begin or end with '0001': give more"):
@@ -242,7 +242,7 @@ def test_the_asynchronous_face(saver: KeelSaver) -> None:
     async def look() -> None:
         tl = await saver.atimeline("t", limit=3)
         await saver.labels.aset(tl[-2].config, "here")
-        await saver.labels.aset(tl[-2], "here")  # it is so already
+        await saver.labels.aset(tl[-2], "here")  # the label exists already
         assert [label.name for label in await saver.labels.alist("t")] == ["here"]
         every = await saver.atimeline("t", limit=None)
         assert [moment.position for moment in every if moment.labels] == [7]
@@ -325,7 +325,7 @@ def long_thread(saver: KeelSaver, steps: int) -> None:
 
 
 class Counted:
-    """Counts the trips of a saver, and what they bring."""
+    """Counts the trips of a saver, and the records that they return."""
 
     def __init__(self, saver: KeelSaver, monkeypatch: pytest.MonkeyPatch) -> None:
         self.scanned = self.valued = 0
@@ -357,7 +357,7 @@ def test_the_latest_of_a_long_thread_are_read_without_the_rest(monkeypatch: pyte
         assert tl.latest().older is None
         assert counted.scanned <= 501
         assert counted.valued <= 51
-        assert tl[7].position == 7  # now all headers are read, and the neighbours of this one
+        assert tl[7].position == 7  # by now, all headers have been read, and the neighbours of this one
         assert counted.scanned <= 2205
         assert counted.valued <= 103
         assert tl[-1].position == 2199

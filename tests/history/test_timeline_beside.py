@@ -1,4 +1,4 @@
-"""Two branches side by side: aligned where they part, step by step, nothing left out."""
+"""Two branches side by side, aligned step by step where they part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A timeline as HTML: everything is said in text, nothing that people wrote does anything, it reads in any theme."""
+"""A timeline as HTML: complete as text, inert user content, readable in any theme."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from langgraph_keel.history.render.html import timeline_html
 
 
 def cells(moments: list[Moment], place: int) -> list[str]:
-    """The text of the cells of one moment's row."""
+    """Return the text of the cells of one moment's row."""
     row = next(row for row in page(timeline_html(moments, 0)).all("tr") if row.all("td") and place_of(row) == place)
     return [" ".join(cell.text().split()) for cell in row.all("td")]
 

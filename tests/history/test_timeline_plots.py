@@ -1,4 +1,4 @@
-"""Plots of a timeline: what they show is what the moments say, however many there are."""
+"""Plots of a timeline show the values of its moments, however many there are."""
 
 from __future__ import annotations
 

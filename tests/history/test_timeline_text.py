@@ -1,4 +1,4 @@
-"""A timeline as text: every width, every alphabet, nothing that steers a terminal."""
+"""A timeline as text: every width, every alphabet, and no control of the terminal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TREE = " │┊●○◉─┴╯╰┼"
 
 
 def line_of(text: str, place: int) -> str:
-    """The lines of one moment, joined, without the tree and repeated spaces."""
+    """Return the lines of one moment, joined, without the tree and repeated spaces."""
     lines = text.split("\n")
     starts = [at for at, line in enumerate(lines) if any(mark in line[:20] for mark in "●○◉…")]
     start = next(at for at in starts if lines[at].strip(TREE).startswith(f"{place} "))
@@ -295,7 +295,7 @@ def test_sent_tasks_of_another_form_name_no_node(sent: Any) -> None:
 
 @pytest.mark.parametrize("calls", [None, 7, ["x", {"name": 1}, {"args": {}}]])
 def test_messages_of_another_form_are_shown(calls: Any, tmp_path: Path) -> None:
-    """Nothing has checked the fields of a stored message: a store may be damaged, and a program may set them."""
+    """Fields of a stored message are unchecked, as after damage."""
     odd = AIMessage.model_construct(content=7, tool_calls=calls, invalid_tool_calls=None)
     url = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(url) as saver:

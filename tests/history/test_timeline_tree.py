@@ -1,4 +1,4 @@
-"""The tree of a timeline: lines lead from each moment to what it continues, and there are never many."""
+"""The tree of a timeline: lines from moments to their predecessors, and few lanes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def picture(moments: Sequence[Moment]) -> list[str]:
 
 
 def above(row: TreeRow) -> set[int]:
-    """The lanes whose lines leave a row towards newer ones."""
+    """Return the lanes whose lines leave a row towards newer rows."""
     own = [row.line] if row.is_newer else []
     return {line.lane for line in (*own, *row.through, *row.joins, *row.cuts)}
 
@@ -37,7 +37,7 @@ def below(row: TreeRow) -> set[int]:
 
 
 def followed(rows: Sequence[TreeRow], place: int) -> int | None:
-    """The place to which the line below a moment leads; `None` if it is cut, or there is none."""
+    """Return the place to which the line below a moment leads, if any."""
     lane = rows[place].line.lane
     for at in range(place - 1, -1, -1) if rows[place].is_older else ():
         row = rows[at]

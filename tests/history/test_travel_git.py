@@ -1,4 +1,4 @@
-"""Rewind and fork with `FileSaver(git=True)`: each is a commit of its own."""
+"""Rewind and fork with `FileSaver(git=True)`: each makes a separate commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewind and fork with LangGraph's graphs, on every backend: what runs again, and from which state."""
+"""Rewind and fork with LangGraph's graphs: which nodes run, from which state."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Runner:
         return asyncio.run(self.saver.afork(at, thread_id)) if self._is_async else self.saver.fork(at, thread_id)
 
     def says(self, name: str) -> Node:
-        """Return a node that does no more than to say that it has run."""
+        """Return a node that only records that it has run."""
 
         def node(state: Any) -> State:
             self.ran.append(name)
@@ -72,7 +72,7 @@ class Runner:
         return {"log": [f"answered {interrupt('may I?')}"]}
 
     def chain(self, *nodes: str | Node, state: Any = State, **options: Any) -> Graph:
-        """Return a graph whose nodes run one after the other; what is only a name says it."""
+        """Return a graph that runs nodes in sequence; a string becomes a logging node."""
         builder = StateGraph(state)
         names = [node if isinstance(node, str) else f"n{place}" for place, node in enumerate(nodes)]
         for name, node in zip(names, nodes, strict=True):
@@ -82,7 +82,7 @@ class Runner:
         return builder.compile(checkpointer=options.pop("checkpointer", self.saver), **options)
 
     def everything(self, thread: str = "t") -> Any:
-        """Return all there is to see of a thread."""
+        """Return all visible content of a thread."""
         rig: Any = type("OneFace", (), {"face": SyncFace(lambda: self.saver)})
         return told(rig, thread)
 
@@ -99,7 +99,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runner]:
 
 
 def moment(graph: Graph, *following: str, number: int = 0) -> StateSnapshot:
-    """Return the newest checkpoint (or an older one) from which these nodes come next."""
+    """Return the newest checkpoint (or an earlier one) with these next nodes."""
     found = [each for each in graph.get_state_history(CONFIG) if each.next == following]
     snapshot: StateSnapshot = found[number]
     return snapshot
@@ -112,7 +112,7 @@ def log(graph: Graph, config: RunnableConfig = CONFIG) -> Any:
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("form", ["listed", "of the user's own"])
 def test_nothing_begins_from_a_checkpoint_that_is_gone(run: Runner, durability: Any, form: str) -> None:
-    """LangGraph would begin anew, and the thread's latest checkpoint would know nothing of what was said."""
+    """LangGraph would start again, without the conversation so far."""
     graph = run.chain("a")
     for word in ("one", "two"):
         run(graph, {"log": [word]})
@@ -361,7 +361,7 @@ def test_the_functional_api(run: Runner) -> None:
         asking.append(graph.get_state(CONFIG).config)
         assert run(graph, Command(resume="yes"))[1] == "yes"
     for config in (run.rewind(asking[1]), run.fork(asking[1], "u")):
-        # What the task had returned was a write of the moment: it runs anew, and the question is asked again.
+        # The task's result was a write of the earlier moment, so it runs again, and the question is asked again.
         assert run(graph, None, config)["__interrupt__"][0].value == "go on?"
         assert run.ran == ["double 10"]
         assert run(graph, Command(resume="no"), config) == [22, "no"]
@@ -394,7 +394,10 @@ def called_by(saver: KeelSaver, model: str) -> set[str]:
 
 
 def test_a_twin_is_of_its_thread_but_no_call_led_to_it(run: Runner) -> None:
-    """What a thread was written with is carried, so that drift is seen after a rewind; no call is there twice."""
+    """A twin keeps its thread's models, so that drift is noticed.
+
+    No call is listed twice.
+    """
     world = World(served="m-1")
     graph = world.graph(run.saver)
     run(graph, {"messages": [("user", "when?")]})

@@ -1,4 +1,4 @@
-"""What a review of rewind, fork and timelines has found: each was wrong once."""
+"""Regressions found in a review of rewind, fork and timelines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How one text became another, word by word."""
+"""Word-by-word changes between two texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads from one store to another: all that is theirs, whatever cuts it off, while others write."""
+"""Copies between stores are complete, also after interruptions and other writes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KEYRING = Keyring(LocalKey("k1", bytes(range(32))))
 
 
 def shown(saver: KeelSaver) -> Any:
-    """All there is to see, but for the bytes that things take, and the order of equal ids in several threads."""
+    """Return the visible content, without sizes and the order of equal ids."""
     form = as_stored(seen(saver))
     form["listed"] = sorted(map(repr, form["listed"]))
     for thread in form["thread"].values():
@@ -96,7 +96,7 @@ def store(stores: Any, backend: str) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def kept() -> Any:
-    """A store in memory with every kind of record, which nobody changes."""
+    """A store in memory with every kind of record, which no test changes."""
     backend = MemoryUnderTest()
     write_history(backend)
     return backend
@@ -183,7 +183,7 @@ def test_cut_off_on_every_backend_it_goes_on(store: Any, kept: Any, backend: str
         with store.open() as target:
             with suppress(Injected):
                 kept.open().moving.copy_to(with_tap(target, fault), shared=True)
-            assert fault.fired or at_request > 130  # about where it ends
+            assert fault.fired or at_request > 130  # about the last request
             assert kept.open().moving.copy_to(target, shared=True).is_done
             assert told(target) == was
 
@@ -192,7 +192,7 @@ def test_cut_off_on_every_backend_it_goes_on(store: Any, kept: Any, backend: str
 
 
 def go_on(rig: Rig) -> None:
-    """What may happen to a source: a put, writes, a prune, a new thread, one that goes, a label."""
+    """Change a source: checkpoint, writes, prune, new and deleted threads, label."""
     rig.continuing(at()).put({"list": chat(30), "n": 9})
     rig.face.put_writes(at("stray", "", "none"), [("a", 2)], "task 2")
     rig.author("new").put({"n": 1})
@@ -210,7 +210,7 @@ def test_what_changes_meanwhile_is_brought_by_the_second_pass(at_request: int) -
     report = with_tap(backend.open(), meanwhile).moving.copy_to(target.open(), shared=True)
     assert meanwhile.happened
     assert (report.failed, report.exists, report.kept) == ({}, {}, [])
-    if not report.is_done or at_request > 40:  # what came after the last look, the next one brings
+    if not report.is_done or at_request > 40:  # the next copy brings changes made after the last check
         assert backend.open().moving.copy_to(target.open(), shared=True).is_done
     assert backend.open().moving.copy_to(target.open(), mode="verify", shared=True).is_done
     rig.close()
@@ -245,7 +245,7 @@ def test_a_thread_that_never_rests_is_named() -> None:
 
 
 class CopyMachine(SaverMachine):
-    """Random histories, copied again and again to a store that has what was copied before."""
+    """Random histories, copied repeatedly to a store that has the previous copy."""
 
     def make_backend(self) -> MemoryUnderTest:
         self.target = MemoryUnderTest()
@@ -258,7 +258,7 @@ class CopyMachine(SaverMachine):
 
     @invariant()
     def _nothing(self) -> None:
-        """Hypothesis wants one."""
+        """Hypothesis requires an invariant."""
 
     def teardown(self) -> None:
         self.copy_store()
@@ -297,7 +297,10 @@ def test_a_thread_that_the_target_has_otherwise_is_left_alone(kept: Any) -> None
 
 
 def test_a_copy_of_another_thread_of_that_name_is_left_alone(tmp_path: Path) -> None:
-    """Two stores, each with a thread "main", are copied to a third one: nobody has used the first copy yet."""
+    """Two stores, each with a thread "main", are copied to a third.
+
+    The first copy is still unused.
+    """
     first, second, target = (SqliteSaver(tmp_path / name) for name in ("first.db", "second.db", "target.db"))
     with first, second, target:
         for saver, name in ((first, "1"), (second, "2")):
@@ -308,7 +311,7 @@ def test_a_copy_of_another_thread_of_that_name_is_left_alone(tmp_path: Path) -> 
             assert (report.copied, [*report.exists]) == (0, ["main"])
             assert "first.db" in report.exists["main"]
         assert [found.checkpoint["id"] for found in target.list(at("main"))] == ["1"]
-        # What was pruned is the same thread still.
+        # A pruned thread is still the same thread.
         first.put(at("main", "", "1"), checkpoint_of("3", {"text": "3"}), {}, {"text": "3"})  # type: ignore[arg-type]
         first.prune(["main"])
         assert first.moving.copy_to(target, shared=True).is_done
@@ -370,7 +373,7 @@ def test_looking_and_comparing_write_nothing(kept: Any) -> None:
     report = kept.open().moving.copy_to(target.open(), mode="look")
     assert (report.copied, report.same, report.is_done) == (4, 0, False)
     report = kept.open().moving.copy_to(target.open(), mode="verify", shared=True)
-    assert set(report.differs) == {"", "t", "delta", "stray", "a:b%{ü}/#1 \x1b[31m"}  # "" is what threads share
+    assert set(report.differs) == {"", "t", "delta", "stray", "a:b%{ü}/#1 \x1b[31m"}  # "" is for shared records
     assert target.raw() == b""
 
 
@@ -444,7 +447,7 @@ def test_tenants_go_with_the_whole_store_or_one_by_one(store: Any, backend: str)
 
 
 def test_what_both_have_moved_in_from_a_third_is_the_same(tmp_path: Path) -> None:
-    """Each has noted when, with tokens of its own."""
+    """Each store has recorded its own import time, with its own tokens."""
     with old_store("sqlite", tmp_path) as old:
         with old.open() as saver:
             SCENES["chat"][0](saver, "chat")

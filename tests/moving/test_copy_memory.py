@@ -1,4 +1,4 @@
-"""A copy of much takes little memory, and ends right though it is killed again and again."""
+"""A large copy takes little memory, and completes although it is often killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STEPS, _ITEM = 10, 100_000
 
 
 def fill(url: str) -> None:
-    """Put threads of a megabyte each, of what nothing compresses: lists to which each step adds."""
+    """Store threads of one megabyte each, with incompressible growing lists."""
     with open_saver(url) as saver:
         for number in range(MEGABYTES):
             config, values = at(f"thread {number}"), list[bytes]()
@@ -31,10 +31,10 @@ def fill(url: str) -> None:
 
 
 def copy(source: str, target: str) -> None:
-    """Copy in this process, and tell what memory it took, in megabytes."""
+    """Copy in this process, and print its peak memory in megabytes."""
     with open_saver(source, read_only=True) as theirs, open_saver(target) as ours:
         report = theirs.moving.copy_to(ours)
-    # Not `ru_maxrss`, which a child has from its parent: of this process alone, the most that it has taken.
+    # Not `ru_maxrss`, which a child inherits from its parent; this is the peak of this process alone.
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     print(report.is_done, report.copied, report.same, int(peak) // 1000)
 
@@ -49,7 +49,7 @@ def test_much_is_copied_in_little_memory_though_it_is_killed(tmp_path: Path) -> 
     for part in range(1, 4):
         child = subprocess.Popen(words)
         while child.poll() is None and not (threads.exists() and len(os.listdir(threads)) >= part * MEGABYTES // 5):
-            time.sleep(0.01)  # until it has done some of it
+            time.sleep(0.01)  # until it has copied part of it
         child.kill()
         child.wait()
     told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()

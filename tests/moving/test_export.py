@@ -1,4 +1,4 @@
-"""Nobody is locked in: LangGraph's own savers go on with threads of Keel's."""
+"""No lock-in: LangGraph's own savers continue threads written by Keel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def play(saver: BaseCheckpointSaver[Any], *names: str) -> None:
 
 
 def states_of(saver: BaseCheckpointSaver[Any], name: str) -> list[Any]:
-    """What LangGraph makes of each moment: values, what runs next, what is asked."""
+    """Return each moment as LangGraph sees it: values, next nodes, questions."""
     graphs = {"deltas": old_graphs.deltas, "asks": old_graphs.asking, "sent": old_graphs.sending}
     graph = graphs.get(name, old_graphs.chat)(saver)
     found = []
@@ -59,7 +59,10 @@ def test_every_graph_goes_on_there(saver: KeelSaver, target: OldStore) -> None:
 
 
 def test_there_and_back_again(target: OldStore, tmp_path: Path) -> None:
-    """From LangGraph's saver to Keel, on with Keel, back to LangGraph's, on there: versions of both kinds."""
+    """From LangGraph's saver to Keel and back, continued in each.
+
+    The threads have versions of both kinds.
+    """
     with target.open() as other:
         play(other, "chat", "forks", "deltas")
     (tmp_path / "back").mkdir()
@@ -74,7 +77,10 @@ def test_there_and_back_again(target: OldStore, tmp_path: Path) -> None:
 
 
 def test_branches_keep_their_own_values(target: OldStore, saver: KeelSaver) -> None:
-    """In PostgreSQL, LangGraph keeps a value by its channel's version: two branches must not have the same one."""
+    """In PostgreSQL, LangGraph stores values by channel version.
+
+    So two branches must not share a version.
+    """
     old_graphs.talk(saver, "t", 2)
     graph = old_graphs.chat(saver)
     fork = list(graph.get_state_history(config_of("t")))[3]

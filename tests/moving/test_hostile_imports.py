@@ -1,4 +1,4 @@
-"""A database of LangGraph's saver that somebody else has made is moved in: what is malformed costs its own thread."""
+"""Importing a hostile LangGraph database: a bad record costs only its own thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that somebody else has made is copied: what belongs to the threads that were asked for, and nothing more."""
+"""Copying a hostile store: only data of the requested threads is copied."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def test_a_thread_edited_by_sql_costs_that_thread_alone(tmp_path: Path, what: st
 
 
 def copy_and_check(source: KeelSaver, target: KeelSaver) -> None:
-    """Copy a store with an edited thread, which is left out by name, or named as damage; the others are copied."""
+    """Copy a store with an edited thread, which is skipped or reported as damaged.
+
+    The other threads are copied.
+    """
     report = source.moving.copy_to(target)
     assert report.failed, report.to_dict()
     assert not report.is_done
@@ -92,7 +95,7 @@ def test_what_is_computed_when_it_is_read_is_no_store(tmp_path: Path, what: str)
 
 
 def plant(saver: Any) -> None:
-    """Give a store what changes other threads: each shared record is said to be of the thread that is copied."""
+    """Add shared records that affect other threads, in the name of the copied thread."""
     saver.put(at(EVIL), checkpoint_of("1", {"x": 1}, channel_versions={"x": 1}), {}, {"x": 1})
     saver.retention.set_policy(Retention(ttl=1))
     for kind in ("keyring", "secret", "cache", "tool", "retention", "later"):
@@ -133,7 +136,7 @@ def test_a_keyring_is_never_copied(store: Any, backend: str) -> None:
         source.moving.copy_to(target, shared=True)
         engine = target.engine
         assert "keyring" not in engine.run(engine.session.store.list_kinds(None))
-        assert target.retention.policies() == (Retention(ttl=1),)  # which was asked for
+        assert target.retention.policies() == (Retention(ttl=1),)  # the requested policy
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

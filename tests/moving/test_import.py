@@ -1,4 +1,4 @@
-"""Threads that LangGraph's own savers have written go on with Keel as they would have gone on there."""
+"""Threads of LangGraph's own savers continue in Keel as they would have there."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def write_scenes(old: OldStore, *names: str) -> None:
 
 
 def as_plain(found: CheckpointTuple) -> Any:
-    """A moment with what it must have in common wherever it is read; a parent counts where it is there."""
+    """Return the parts of a moment that must be equal in both savers."""
     parent = found.parent_config["configurable"]["checkpoint_id"] if found.parent_config else None
     writes = [tuple(write) for write in found.pending_writes or ()]
     return found.config["configurable"]["checkpoint_id"], found.checkpoint, found.metadata, parent, writes
@@ -99,7 +99,7 @@ def test_every_moment_is_the_same_and_every_graph_goes_on(old: OldStore, saver: 
 
 @pytest.mark.slow
 def test_a_store_of_many_threads(old: OldStore, tmp_path: Path) -> None:
-    """Every moment is the same, and every graph goes on."""
+    """Every moment is the same, and every graph continues."""
     kinds = [*SCENES]
     threads = {f"{kinds[number % len(kinds)]} {number}": number % len(kinds) for number in range(sized(7, 28, 2_000))}
     with old.open() as other:
@@ -137,7 +137,7 @@ def test_whose_a_thread_is_comes_along(old_file: OldStore) -> None:
         assert saver.retention.erase("ada").threads == ("chat",)
         assert saver.moving.import_from(old_file.url).threads == {"present": 1, "deleted": 1}
         assert [info.thread_id for info in saver.threads()] == ["asks"]
-        assert saver.moving.import_from(old_file.url, ["chat"]).threads == {"imported": 1}  # somebody wants it back
+        assert saver.moving.import_from(old_file.url, ["chat"]).threads == {"imported": 1}  # the operator wants it back
         assert saver.moving.import_from(old_file.url).threads == {"present": 2}
 
 
@@ -311,7 +311,7 @@ def run_sql(old: OldStore, statement: str) -> None:
 
 
 def test_what_was_sent_before_format_4(old: OldStore, saver: KeelSaver) -> None:
-    """Of LangGraph before 0.5: what is sent to nodes stands among the writes of the parent."""
+    """LangGraph before 0.5 stores `Send` tasks among the writes of the parent."""
     from langgraph.types import Send
 
     with old.open() as other:
@@ -352,7 +352,7 @@ def test_the_shallow_saver_of_postgres(request: pytest.FixtureRequest, tmp_path:
 
 
 def test_the_greatest_id_is_the_latest_though_its_children_have_smaller_ones(old: OldStore, saver: KeelSaver) -> None:
-    """A host whose clock was an hour ahead has put the parent."""
+    """The parent was stored by a host whose clock was an hour ahead."""
     ids = ["1ef4f797-0000-6000-8000-000000000001", "1ef4f797-9999-6000-8000-000000000002"]
     ids += ["1ef4f797-1111-6000-8000-000000000003"]
     with old.open() as other:
@@ -532,7 +532,7 @@ def test_a_wrong_password_is_named_and_not_shown(request: pytest.FixtureRequest,
 
 
 def test_moving_changes_nothing_in_the_values_of_a_graph_with_types(old: OldStore) -> None:
-    """What is equal to LangGraph, and is not to Keel: JSON's numbers, keys that are no text, sets."""
+    """Values that are equal only in LangGraph: numbers, keys that are not text, sets."""
     values: dict[str, Any] = {"n": 1, "f": 1.0, "keys": {1: "one", "2": "two"}, "set": {1, 2}, "none": None, "b": b"x"}
 
     whole: Any = dict
@@ -562,7 +562,7 @@ except StoreError as error:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs modes of files")
 def test_a_database_in_wal_mode_where_nothing_can_be_written() -> None:
-    with TemporaryDirectory() as name:  # not below pytest's own, which only its user can look into
+    with TemporaryDirectory() as name:  # not below pytest's own directory, which only its user can read
         path, place = Path(name, "old.db"), Path(name)
         with closing(sqlite3.connect(path)) as behind:
             behind.execute("PRAGMA journal_mode = wal")

@@ -1,4 +1,4 @@
-"""Where the bytes of a store are: every record is counted once, and what a prune is said to save, it saves."""
+"""Sizes of a store: each record counts once, and prunes free the predicted bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(stores: Any, backend: str) -> Iterator[Any]:
 def test_each_record_is_counted_once() -> None:
     backend = MemoryUnderTest()
     write_history(backend)
-    state = backend._state  # private: what stands in the store, read behind the saver's back
+    state = backend._state  # private: the records in the store, read behind the saver's back
     stats = backend.open().stats()
     records = [record for thread in state.values() for record in thread.records.values()]
     rows = [row for thread in state.values() for log in thread.logs.values() for row in log.rows.values()]
@@ -63,7 +63,7 @@ def test_what_a_prune_would_save_it_saves(store: Any, backend: str) -> None:
 def test_packing_is_worth_about_what_it_is_said_to_be() -> None:
     backend = MemoryUnderTest()
     rig = Rig(backend, FACES["sync"])
-    for n in range(31):  # a new saver each time knows of no line of small rows
+    for n in range(31):  # a new saver each time has no memory of small rows
         rig.continuing(at()).put({"list": chat(n)}) if n else rig.author().put({"list": chat(0)})
     before = rig.face.saver.stats()
     assert 0 < before.packable < before.kinds["values"]

@@ -1,4 +1,4 @@
-"""`moving_from=`: threads move in one by one, while people go on with them."""
+"""`moving_from=`: threads move in one by one, while users continue them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def old_file(tmp_path: Path) -> Iterator[OldStore]:
 
 @pytest.fixture(params=BACKENDS)
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
-    """What opens a saver on an empty store, with options."""
+    """Return a function that opens a saver on an empty store, with options."""
     if request.param == "memory":
         return MemorySaver
     if request.param == "sqlite":
@@ -88,7 +88,7 @@ def test_each_thread_moves_when_it_is_touched_and_goes_on(old: OldStore, opener:
                 assert go_on(other, name) == found
             before = old.dump()
         report = saver.moving.import_from(old.url)
-        assert report.threads == {"failed": len(SCENES)}  # each went on in both
+        assert report.threads == {"failed": len(SCENES)}  # each was continued in both stores
 
 
 async def test_where_a_loop_runs(old_file: OldStore, opener: Opener) -> None:
@@ -187,13 +187,13 @@ def test_what_is_deleted_while_it_moves_in_does_not_come_back(
         assert staged
     with open_saver(url, moving_from=old_file.url) as saver:
         assert saver.get_tuple(config_of(name)) is None
-        assert saver.moving.import_from(old_file.url, [name]).threads["imported"] == 1  # asked for by its name, it does
+        assert saver.moving.import_from(old_file.url, [name]).threads["imported"] == 1  # a request by name does it
 
 
 def test_an_erasure_says_what_it_does_not_reach(old_file: OldStore) -> None:
     write_scenes(old_file, "chat")
     with MemorySaver(moving_from=old_file.url) as saver:
-        receipt = saver.retention.erase("ada")  # nothing of hers has moved in yet
+        receipt = saver.retention.erase("ada")  # none of her threads has moved in yet
         assert receipt.threads == ()
         assert [each for each in receipt.exempt if old_file.path in each]
         saver.get_tuple(config_of("chat"))
@@ -228,7 +228,7 @@ def test_encrypted(old_file: OldStore, tmp_path: Path) -> None:
 
 
 def test_in_the_same_database(request: pytest.FixtureRequest, postgres_url: str) -> None:
-    """Where most people have them: one database, one search path, other tables."""
+    """The usual case: one database and one search path, with different tables."""
     old = OldStore("postgres", postgres_url)
     write_scenes(old)
     with open_saver(postgres_url, moving_from=postgres_url) as saver, old.open() as other:
@@ -249,7 +249,7 @@ def test_a_state_of_an_older_version_of_the_application_is_upgraded(old_file: Ol
 
 
 def test_an_old_thread_has_a_new_life(old_file: OldStore) -> None:
-    """By the times of its checkpoints, a `ttl` would delete it at once."""
+    """Otherwise a `ttl` would delete it immediately, by the times of its checkpoints."""
     write_scenes(old_file, "chat")
     with sqlite3.connect(old_file.path) as connection:
         for id, body in connection.execute("SELECT checkpoint_id, checkpoint FROM checkpoints").fetchall():
@@ -265,7 +265,7 @@ def test_an_old_thread_has_a_new_life(old_file: OldStore) -> None:
 
 
 def test_no_verb_of_a_store_goes_by() -> None:
-    """What is not touched finds no thread that has not moved in."""
+    """Verbs that do not trigger a move find only threads that have moved in."""
     assert {name for name, verb in VERBS.items() if verb.thread is None} == {
         *("delete_all", "find_runs", "list_strays", "list_tenants"),
         *("read_stored", "read_threads", "read_values"),
@@ -276,7 +276,7 @@ def test_no_verb_of_a_store_goes_by() -> None:
 
 
 def test_a_source_that_cannot_be_read_is_no_empty_thread(tmp_path: Path) -> None:
-    """The run fails: it must not begin anew, and put that in the place of a conversation."""
+    """The run fails: it must not start a new conversation in place of the old one."""
     for url, error in (
         ("postgresql://ada:s3cret@127.0.0.1:1/db", StoreUnavailable),
         (f"sqlite:///{tmp_path}/nowhere.db", NotFound),
@@ -323,7 +323,7 @@ def test_what_nobody_uses_costs_nothing(old_file: OldStore, monkeypatch: pytest.
         assert not isinstance(saver.engine.session.store, MovingStore)
     with MemorySaver(moving_from=old_file.url) as saver:
         saver.get_tuple(config_of("chat"))
-        monkeypatch.setattr(Mover, "move", None)  # once touched, nothing is asked any more
+        monkeypatch.setattr(Mover, "move", None)  # once a thread has moved in, the source is not read
         old_graphs.go_on_talking(saver, "chat")
 
 
@@ -401,12 +401,12 @@ def test_an_import_that_is_killed_is_done_by_beginning_again(old_file: OldStore,
         given = repr((place.url, old_file.url, dict(place.options), after))
         codes.append(subprocess.run([sys.executable, "-c", KILLED, given], check=False).returncode)
     assert {*codes[:2]} == {-signal.SIGKILL}
-    assert {*codes} <= {-signal.SIGKILL, 0}  # 0 where so much is not left
+    assert {*codes} <= {-signal.SIGKILL, 0}  # 0 if less than that was left
     with place.open() as saver:
         report = saver.moving.import_from(old_file.url)
         assert report.failed == {}
         assert report.threads.total() == len(SCENES)
-        assert {info.thread_id for info in saver.threads()} == {*SCENES}  # and nothing that the dead have left
+        assert {info.thread_id for info in saver.threads()} == {*SCENES}  # also those left by killed processes
         with old_file.open() as other:
             for name, (_, go_on) in SCENES.items():
                 assert go_on(saver, name) == go_on(other, name)
@@ -416,7 +416,7 @@ def test_an_import_that_is_killed_is_done_by_beginning_again(old_file: OldStore,
 @pytest.mark.slow
 @pytest.mark.heavy
 def test_clients_go_on_while_the_rest_is_fetched(old: OldStore, opener: Opener) -> None:
-    """No turn fails, and none is lost."""
+    """Every turn succeeds, and none is lost."""
     clients, turns, idle = sized(4, 4, 20), 3, sized(6, 10, 200)
     with old.open() as other:
         for number in range(clients):

@@ -1,4 +1,7 @@
-"""A thread goes on with another model, tool or version than it was written with: noticed, said, marked, or refused."""
+"""A thread is continued with a different model, tool or version.
+
+The drift is noticed, logged, marked or refused.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ durabilities = pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 
 
 class World:
-    """What may change between two runs: the model that serves, and what it is told of a tool."""
+    """The parts that may change between two runs: the model, a tool's description."""
 
     def __init__(self) -> None:
         self.served = "m-1"
@@ -90,7 +93,7 @@ def test_warned_once_and_marked(place: Place, world: World, durability: Any, is_
             world.run(saver, is_async=is_async, durability=durability)
         assert len(caught) == 1
         world.run(saver, is_async=is_async, durability=durability)
-        step = 8 if durability == "exit" else 7  # "exit" stores the run's last one only
+        step = 8 if durability == "exit" else 7  # "exit" stores only the run's last checkpoint
         assert marks(saver) == [(step, ["node 'model': served_model was m-1 up to step 2, now m-2"])]
     report = caught[0].message
     assert isinstance(report, DriftWarning)
@@ -137,7 +140,7 @@ def test_the_node_that_called_fails_before_anything_acts(
 def test_a_node_that_swallows_the_refusal_is_not_stored(
     place: Place, world: World, durability: Any, is_async: bool
 ) -> None:
-    """A middleware that tries again, or falls back, would store what the error says as the answer."""
+    """Middleware that retries or falls back would store the error as the answer."""
     answer = world.answer
 
     def swallowing(state: MessagesState) -> dict[str, Any]:
@@ -160,7 +163,7 @@ def test_a_node_that_swallows_the_refusal_is_not_stored(
 
 @durabilities
 def test_going_back_to_the_old_model_is_always_possible(place: Place, world: World, durability: Any) -> None:
-    """What one run was refused for is no matter of the next ones."""
+    """A refusal of one run does not affect the next ones."""
     with place.open(on_drift="raise") as saver:
         world.run(saver, durability=durability)
         world.served = "m-2"
@@ -227,7 +230,7 @@ def test_another_version_of_the_application_is_noticed_before_anything_runs(
         with pytest.raises(DriftDetected, match=r"graph_version was 1\.0 up to step 2, now 1\.1"):
             world.run(saver, is_async=is_async, durability=durability)
         assert len(list(saver.list(CONFIG))) == 5
-        assert world.graph(saver).get_state(CONFIG).next == ()  # it may be looked at
+        assert world.graph(saver).get_state(CONFIG).next == ()  # reading is allowed
     assert (world.calls, world.acted) == (1, 1)
     with place.open(graph_version="1.1") as saver, pytest.warns(DriftWarning, match=r"now 1\.1"):
         world.run(saver, is_async=is_async, durability=durability)
@@ -244,7 +247,7 @@ def test_another_version_of_a_package_is_noticed(world: World, monkeypatch: pyte
 
 
 def test_an_old_checkpoint_is_continued_with_what_it_was_written_with(place: Place, world: World) -> None:
-    """A fork from before the change has not seen the new model; one from after it has."""
+    """Only a fork from after the change has seen the new model."""
     with place.open(on_drift="raise") as saver:
         world.run(saver)
         old = next(iter(saver.list(CONFIG))).config

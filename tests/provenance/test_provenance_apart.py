@@ -1,4 +1,4 @@
-"""Runs of one thread are told apart, however many there are at once; and what a model is given or says may be odd."""
+"""Concurrent runs of one thread are distinguished; unusual input and output."""
 
 from __future__ import annotations
 

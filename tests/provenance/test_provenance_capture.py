@@ -1,5 +1,6 @@
-"""Each call of a model stands once, at the checkpoint it led to, however the graph calls it and whatever it is stored
-in; a call outside of a graph stands nowhere.
+"""Each model call is recorded once, at the checkpoint that it led to.
+
+This holds for every kind of call and every backend. A call outside of a graph is not recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from langgraph_keel import CheckpointConflict, KeelSaver, MemorySaver
 
 @pytest.fixture(scope="module")
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One saver of each kind for all tests; each has threads of its own."""
+    """One saver of each kind for all tests; each test has its own threads."""
     savers: dict[str, Any] = {}
     with ExitStack() as stack:
 
@@ -53,7 +54,7 @@ async def test_each_call_stands_once_where_it_led_to(
 
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_two_savers_in_one_process(face: str) -> None:
-    """Each call stands with the saver of its graph, under one and the same name of a thread."""
+    """Each saver records the calls of its own graphs, although both use one thread id."""
     with MemorySaver() as one, MemorySaver(provenance=False) as silent, MemorySaver() as other:
         scenes = [Scene(saver, face, "sync", "t") for saver in (one, other)]
         graphs = [scene.compiled(("a", calling(scene.model(), 2))) for scene in scenes]
@@ -68,7 +69,7 @@ async def test_two_savers_in_one_process(face: str) -> None:
 @pytest.mark.parametrize("is_named", [True, False], ids=["own thread", "same thread"])
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_a_graph_with_a_saver_of_its_own_called_in_a_node(face: str, is_named: bool) -> None:
-    """LangGraph uses the inner saver if the call names a thread, and the outer one if it does not."""
+    """LangGraph uses the inner saver only if the call names a thread."""
     with MemorySaver() as outer, MemorySaver() as inner:
         around, within = Scene(outer, face, "sync", "t"), Scene(inner, face, "sync", "inner")
         sub = graph_of(("x", calling(within.model()))).compile(checkpointer=inner)
@@ -89,7 +90,7 @@ async def test_a_graph_with_a_saver_of_its_own_called_in_a_node(face: str, is_na
 
 
 async def test_two_runs_that_continue_one_checkpoint() -> None:
-    """The one that is refused stores no step: what its task has written stays at the checkpoint it began from."""
+    """The refused run's writes stay at the checkpoint where it started."""
     with MemorySaver() as saver:
         scene = Scene(saver, "async", "sync", "t")
         graph = scene.compiled(("a", calling(scene.model())))
@@ -104,7 +105,7 @@ async def test_two_runs_that_continue_one_checkpoint() -> None:
 
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_a_sequence_in_a_graph_without_a_saver_is_not_recorded(face: str) -> None:
-    """All it tells is the name of its thread, which a graph with a saver may have, too."""
+    """The call has only a thread name, which a graph with a saver may have, too."""
     with MemorySaver() as saver:
         scene, unseen = Scene(saver, face, "sync", "t"), Scene(saver, face, "sync", "t")
         graph = scene.compiled(("a", piped(scene)))
@@ -115,7 +116,10 @@ async def test_a_sequence_in_a_graph_without_a_saver_is_not_recorded(face: str) 
 
 
 async def test_a_sequence_in_two_runs_that_continue_one_checkpoint() -> None:
-    """It does not know its run, only its task: whichever run writes that has called."""
+    """A sequence knows its task but not its run.
+
+    So the call belongs to the run that stores the task's writes.
+    """
     with MemorySaver() as saver:
         scene = Scene(saver, "async", "sync", "t")
         graph = scene.compiled(("a", piped(scene)))
@@ -127,7 +131,7 @@ async def test_a_sequence_in_two_runs_that_continue_one_checkpoint() -> None:
 
 
 def test_a_thread_without_the_context_is_not_recorded() -> None:
-    """Nothing in it says where it belongs (see `provenance.capture`); with a copy of the context it is."""
+    """Only a copy of the context identifies its graph (see `provenance.capture`)."""
     with MemorySaver() as saver:
         scene = Scene(saver, "sync", "sync", "t")
         model = scene.model()

@@ -1,4 +1,7 @@
-"""What it takes: no round trip more, few bytes, little time; and nothing at all where nothing is to be recorded."""
+"""The cost of recording: no additional round trip, few bytes, little time.
+
+If it is off, it costs nothing.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def stored_bytes(store: Any) -> int:
 
 @each_backend
 async def test_a_step_with_a_call_takes_few_bytes_more(stores: Any, backend: str) -> None:
-    """Per step, of a model that says as much of itself as OpenAI's does."""
+    """Bytes per step, for a model that reports as much about itself as OpenAI's does."""
     sizes = {}
     for provenance in (True, False):
         before = stored_bytes(stores[backend])
@@ -118,7 +121,7 @@ async def test_a_fault_of_the_handler_breaks_no_run(
             assert (await scene.run(graph))["said"] == ["hello", "all done"]
         assert "a fault" in caplog.text
         recorded = len(await scene.records())
-        assert recorded == (where == "describe_answer")  # what was asked is known
+        assert recorded == (where == "describe_answer")  # the request was recorded
         assert dict(CAPTURE.under_way) == {}
         await scene.run(graph)
         assert len(await scene.records()) == recorded + 1
@@ -126,7 +129,7 @@ async def test_a_fault_of_the_handler_breaks_no_run(
 
 @pytest.mark.parametrize("odd", ["params", "metadata", "response"])
 async def test_what_a_model_says_may_be_anything(odd: str) -> None:
-    """Odd things are passed over; the call is recorded."""
+    """Odd values are skipped; the call is recorded."""
 
     class Odd(Fake):
         def _get_invocation_params(self, stop: Any = None, **options: Any) -> Any:
@@ -147,7 +150,7 @@ async def test_what_a_model_says_may_be_anything(odd: str) -> None:
 
 
 def test_what_stands_nowhere_is_never_let_go() -> None:
-    """However many threads run at once; of the others, the latest are remembered."""
+    """Unstored records are never evicted; of the others, only the latest stay."""
     waits = WaitingRecords()
     every = [
         WaitingRecord({"id": str(n)}, str(n), {"": "c"}, {"t"}, is_written=n % 2 == 1)
@@ -160,7 +163,10 @@ def test_what_stands_nowhere_is_never_let_go() -> None:
 
 
 async def test_a_call_that_was_cancelled_leaves_nothing_in_memory() -> None:
-    """LangChain does not say that it was; its record goes with the thread's next checkpoint, to where it began."""
+    """LangChain does not report the cancellation.
+
+    The record is stored with the thread's next checkpoint.
+    """
     saver = MemorySaver()
     scene = Scene(saver, "async", "sync", "t")
 

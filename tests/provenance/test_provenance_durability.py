@@ -1,4 +1,4 @@
-"""Records live as long as the checkpoints they stand at: after a crash, in copies and forks, until they are deleted."""
+"""Records live as long as their checkpoints: after crashes, in copies and forks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from langgraph_keel import KeelSaver
 
 @pytest.fixture(autouse=True)
 def _no_compression(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compressed cannot be searched."""
+    """Compressed data cannot be searched."""
     monkeypatch.setattr("langgraph_keel.engine.encoding.bodies.WORTHWHILE", 1 << 40)
 
 
@@ -39,7 +39,7 @@ def two_steps(saver: KeelSaver, path: Path | None = None) -> Any:
 
 
 def die_before(saver: KeelSaver, step: int) -> None:
-    """Have this process killed when the step is to be put, and the writes of its task are."""
+    """Kill this process between the writes of the step's task and its checkpoint."""
     written, put, put_writes = threading.Event(), saver.put, saver.put_writes
 
     def noting(config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
@@ -89,7 +89,7 @@ async def test_killed_between_the_writes_and_the_checkpoint(
         assert (first.node, steps[str(first.checkpoint_id)]) == ("a", 1)
         assert (second.node, steps[str(second.checkpoint_id)]) == ("b", 2)
         assert [info.models for info in saver.threads()] == [("fake", "fake-1.0")]
-    assert (tmp_path / "calls").read_text() == "a"  # and it was called once
+    assert (tmp_path / "calls").read_text() == "a"  # and the model was called once
 
 
 @each_face
@@ -124,7 +124,7 @@ def test_a_child_of_a_fork_has_its_own_memory(place: Place) -> None:
         stop = threading.Event()
 
         def hold() -> None:
-            with recorder.known._lock:  # private: as a thread that is just noting something holds it
+            with recorder.known._lock:  # private: held, as by a thread that is just recording something
                 waiting.set()
                 stop.wait(20)
 
@@ -193,10 +193,10 @@ async def test_a_deleted_thread_leaves_nothing(stores: Any, backend: str) -> Non
         assert b"served-to-be-deleted" in store.raw()
         saver.delete_thread("deleted")
         assert await scene.records() == []
-        if backend != "files":  # a log's bytes are the file system's by now
+        if backend != "files":  # old bytes of a log remain in the file system
             assert b"served-to-be-deleted" not in store.raw()
         scene.told.calls.clear()
-        await scene.run(scene.compiled(("a", calling(scene.model()))))  # another thread of that name
+        await scene.run(scene.compiled(("a", calling(scene.model()))))  # another thread of the same name
         assert len(await scene.check()) == 1
 
 

@@ -1,4 +1,4 @@
-"""What the classes of two providers say of a call, plain and streamed, both faces; and what of it a record holds."""
+"""The records of two providers' classes: plain and streamed calls, by both faces."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def asking(model: Any, is_streamed: bool, given: Any = ASK) -> Any:
 
 
 async def record_of(saver: MemorySaver, model: Any, face: str = "sync", is_streamed: bool = False) -> ModelCall:
-    """Return the record of one call, which nothing may have gone wrong with."""
+    """Return the record of a single call that succeeded."""
     scene = Scene(saver, face, "sync", f"t{len(list(saver.threads()))}")
     result = await scene.run(scene.compiled(("ask", asking(model, is_streamed))))
     assert result["said"] == ["hello", "all done"]
@@ -58,7 +58,7 @@ async def record_of(saver: MemorySaver, model: Any, face: str = "sync", is_strea
 @each_face
 @each_provider
 async def test_what_is_said_of_a_call_is_the_same_streamed_or_not(saver: MemorySaver, provider: str, face: str) -> None:
-    # Of what its constructor was given to stop at, `ChatAnthropic` tells nobody.
+    # `ChatAnthropic` does not expose the stop words of its constructor.
     model = PROVIDERS[provider](temperature=0.5, top_p=0.9, max_tokens=64).bind(stop=["END"])
     plain, streamed = [await record_of(saver, model, face, is_streamed) for is_streamed in (False, True)]
     for call in (plain, streamed):

@@ -1,4 +1,4 @@
-"""What a prune carries: the record of each call that led to the checkpoint that stays, and nothing else."""
+"""A prune carries only the records of calls that led to a remaining checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_id(scene: Scene, name: str) -> Any:
 
 
 async def runs(scene: Scene, *names: str, served: str = "fake-1.0") -> Scene:
-    """Runs of a node that calls, and of a subgraph that does."""
+    """Run a node that calls a model, and a subgraph that does."""
     sub = graph_of(("x", calling(scene.model(served=served)))).compile()
     graph = scene.compiled(("a", calling(scene.model(served=served))), ("sub", sub))
     for name in names:
@@ -44,7 +44,7 @@ async def prune(scene: Scene) -> None:
 
 
 def told(records: Sequence[ModelCall]) -> list[Any]:
-    # Where a subgraph's last checkpoint and that of its node are put at once, either may be the first.
+    # If a subgraph's last checkpoint and its node's are stored concurrently, either may be the first.
     ordered = sorted(records, key=lambda call: call.id)
     return [(call.id, call.step, call.path, call.usage, call.checkpoint_ns, call.checkpoint_id) for call in ordered]
 
@@ -89,7 +89,7 @@ async def test_only_what_led_to_what_stays(saver: KeelSaver, face: str) -> None:
 @each_face
 @each_backend
 async def test_calls_of_steps_that_nothing_went_on_from(saver: KeelSaver, face: str) -> None:
-    """Of a task that has failed, and was put right by hand, the record stands with its writes alone."""
+    """If a failed task is repaired by hand, its record is stored only with its writes."""
     scene = Scene(saver, face, "sync", "t")
 
     def fail(state: Any) -> Any:
@@ -149,7 +149,7 @@ async def test_deleted_runs_leave_none(stores: Any, saver: KeelSaver, backend: s
     assert [call.served_model for call in await scene.records()] == ["served-by-two"] * 2
     saver.delete_for_runs(["two"])
     assert (await scene.records(), cells(saver, "t"), await scene.listed()) == ([], [], [])
-    if backend != "files":  # a log's bytes are the file system's by now
+    if backend != "files":  # old bytes of a log remain in the file system
         assert b"served-by" not in stores[backend].raw()
 
 
@@ -183,7 +183,7 @@ async def test_a_prune_that_is_cut_off(saver: KeelSaver, verb: str, monkeypatch:
 
 @each_backend
 async def test_two_prunes_at_once(saver: KeelSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another prunes while the first is about to remove, and the thread has gone on."""
+    """The second prune and a run come just before the first removes entries."""
     scene = await runs(Scene(saver, "sync", "sync", "t"), "one", "two")
     store = type(saver.engine.session.store)
     remove = store.remove_entries

@@ -1,4 +1,4 @@
-"""Reading records back: filters and pages, other serializers, damage, and errors that travel between processes."""
+"""Reading records: filters, pages, other serializers, damage, pickled errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def saver(stores: Any, backend: str) -> Iterator[KeelSaver]:
 
 
 async def write(saver: KeelSaver, face: str, thread: str, *served: str) -> Scene:
-    """A thread, each run of which a model of another name has written."""
+    """Write a thread in which each run has a model with a different name."""
     scene = Scene(saver, face, "sync", thread)
     for name in served:
         await scene.run(scene.compiled(("a", calling(scene.model(served=name))), ("b", lambda state: {})))

@@ -1,4 +1,4 @@
-"""No key, header, prompt, answer, description or error of a call stands in any stored byte of any backend."""
+"""No backend stores a key, header, prompt, answer, description or error of a call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     for name in BACKENDS:
         needing(name, request)
     directory: Path = tmp_path_factory.mktemp("redaction")
-    # What is compressed cannot be searched.
+    # Compressed data cannot be searched.
     with pytest.MonkeyPatch.context() as patch, each_store(directory) as stores:
         patch.setattr("langgraph_keel.engine.encoding.bodies.WORTHWHILE", 1 << 40)
         yield stores
@@ -40,7 +40,7 @@ def look(at: str = secret("a default of a tool")) -> str:
 
 
 def answering(request: Any) -> Any:
-    """Say nothing that may be stored: words, headers, and fields that no record has."""
+    """Answer only with content that must not be stored."""
     status, headers, body = reply_to(request)
     body = body.replace("all done", secret("an answer")).replace('"msg_1"', f'"{secret("an id")}"')
     return status, headers | {"x-request-id": secret("a response header")}, body
@@ -73,7 +73,7 @@ CONFIG: Any = {"metadata": {"who": secret("metadata of a call"), "n": 1}, "tags"
 
 
 def calling(models: list[Any]) -> Any:
-    """Call each plain and streamed, and let nothing of it get to the state."""
+    """Call each model plain and streamed, and keep its output out of the state."""
 
     def ask(state: Any) -> Any:
         errors = []

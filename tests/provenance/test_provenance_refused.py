@@ -1,4 +1,7 @@
-"""Calls of a run that was refused are not the thread's own: in provenance, in trajectories, and after a prune."""
+"""Calls of a refused run do not belong to the thread.
+
+They are missing in provenance, in trajectories, and after a prune.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ USAGE: Any = {"input_tokens": 100, "output_tokens": 1, "total_tokens": 101}
 
 
 class Chat:
-    """A graph whose first run is answered, and then held until a second one has begun, or has ended."""
+    """A graph whose first run waits after its answer for another run."""
 
     def __init__(self, saver: KeelSaver) -> None:
         self.is_in, self.may_go_on = Event(), Event()
@@ -47,7 +50,7 @@ class Chat:
             self.refusal = error
 
     def overtake(self, durability: str) -> list[str]:
-        """Say something while something else is being answered; return the conversation."""
+        """Send a message while another one is being answered; return the conversation."""
         thread = Thread(target=self.first, args=(durability,))
         thread.start()
         assert self.is_in.wait(PATIENCE)
@@ -61,7 +64,7 @@ class Chat:
 
 @pytest.mark.parametrize("durability", ["async", "sync"])
 def test_calls_of_a_refused_run_are_not_the_threads(saver: KeelSaver, durability: str) -> None:
-    """Its answer was stored among the writes of its step, and is shown nowhere; a third run changes nothing of it."""
+    """Its answer was stored with the writes of its step, but is never shown."""
     chat = Chat(saver)
     assert chat.overtake(durability) == ["first", "second", "to second"]
     assert chat.say("third", durability)[-1] == "to third"

@@ -1,4 +1,7 @@
-"""Who wrote a thread that was rewound or forked: what led to a checkpoint led to its twin, too, also after a prune."""
+"""The models of a thread that was rewound or forked.
+
+Calls that led to a checkpoint also led to its twin, also after a prune.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def chat(saver: KeelSaver) -> Any:
 
 @pytest.fixture
 def saver(place: Place) -> Iterator[KeelSaver]:
-    """A thread of two runs, one call each. The first is good, and has a label."""
+    """A thread of two runs with one call each. The first is good, and has a label."""
     with place.open() as saver:
         graph = chat(saver)
         for _ in range(2):

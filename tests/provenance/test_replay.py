@@ -1,4 +1,4 @@
-"""A thread is run again and compared, on every backend and by both faces; the thread itself is only read."""
+"""Replays on every backend and by both faces; the original is only read."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_a_fork_that_is_kept(scene: Scene, face: str) -> None:
     assert sorted(scene.threads) == sorted(["t", replay.thread_id])
     kept = thread(replay.thread_id)
     assert len(list(scene.saver.list(kept))) == 10
-    # It is a thread like any other from now on: its tools act.
+    # The kept replay is now an ordinary thread: its tools act.
     more = Model(script=[*PAYS, calls(("pay", {"x": 9}, "new")), AIMessage("so be it")])
     await run(scene.agent(model=more), face, hello(), kept)
     assert "pay 9" in scene.acted
@@ -226,7 +226,10 @@ def first_of(replay: Replay) -> str:
 
 
 def plain(scene: Scene, model: Any, depth: int = 0) -> Any:
-    """A node that shows its model, and so the graph the configurable fields; perhaps in a subgraph."""
+    """Return a graph whose node exposes its model's configurable fields.
+
+    The node is nested in `depth` subgraphs.
+    """
     builder: Any = StateGraph(MessagesState)
     inner: Any = RunnableLambda(lambda state: {"messages": [model.invoke(state["messages"]).content]})
     builder.add_node("talk", plain(scene, model, depth - 1) if depth else inner)
@@ -257,7 +260,7 @@ async def test_models_that_a_graph_does_not_show(memory: Scene, face: str) -> No
 
 @faces
 async def test_what_an_application_is_configured_with_is_the_callers(memory: Scene, face: str) -> None:
-    """Neither a parameter of a model nor metadata with the name of a key may become that."""
+    """Neither model parameters nor metadata become configurable keys."""
     seen: list[Any] = []
 
     def node(state: Any, config: RunnableConfig) -> Any:

@@ -1,4 +1,4 @@
-"""What counts as a difference between two states, and what does not; and how a verdict reads."""
+"""Which differences between two states count, and the text of a verdict."""
 
 from __future__ import annotations
 

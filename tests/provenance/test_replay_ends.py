@@ -1,4 +1,4 @@
-"""Threads that end in a question or in an error: the step that is not over is replayed, and compared."""
+"""Threads that end in a question or an error: the unfinished step is replayed."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def test_an_update_after_which_a_run_failed(memory: Scene, face: str) -> N
 
 @faces
 async def test_a_step_of_which_nothing_is_recorded(memory: Scene, face: str) -> None:
-    """As after a crash, or when nobody has read the stream to its end."""
+    """As after a crash, or if the caller did not read the stream to its end."""
     graph = graph_of(memory.saver, ("a", noting("a")), ("b", noting("b")))
     for event in graph.stream({"items": []}, thread("t"), stream_mode="checkpoints", durability="sync"):
         if event["metadata"]["step"] == 1:
@@ -139,7 +139,7 @@ async def test_a_step_of_which_nothing_is_recorded(memory: Scene, face: str) -> 
 
 @faces
 async def test_a_step_that_a_saver_has_refused(face: str) -> None:
-    """Drift is not what the graph has done."""
+    """A refusal because of drift is not an outcome of the graph."""
     with MemorySaver(on_drift="raise") as saver:
         for served in ("fake-1", "fake-2"):
             model = Model(served=served)

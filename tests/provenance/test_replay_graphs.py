@@ -1,4 +1,4 @@
-"""Replays of all kinds of graphs: agents, questions, subgraphs, branches, updates, the functional API, raw threads."""
+"""Replays of agents, questions, subgraphs, branches, updates and other graphs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ async def test_a_tool_that_has_asked_is_not_asked_again(scene: Scene, face: str)
 
 @faces
 async def test_an_answer_that_the_ledger_no_longer_has(memory: Scene, face: str) -> None:
-    """Of equal calls with one result, the ledger keeps the last one that asked: it must not answer for the first."""
+    """The ledger keeps only the last of two equal calls that asked.
+
+    Its result must not be used for the first.
+    """
     runs: list[str] = []
     script = [calls(("ask", {"x": 1}, "one")), calls(("ask", {"x": 1}, "one"))]
     middleware = [ToolCache(memory.saver, default=ToolPolicy(scope="thread")).middleware()]
@@ -74,7 +77,7 @@ async def test_an_answer_that_the_ledger_no_longer_has(memory: Scene, face: str)
 
 @faces
 async def test_a_changed_tool(memory: Scene, face: str) -> None:
-    """Its description is what models are told; what it says comes from the ledger still, as its version does."""
+    """A tool's description is input of the model; its results come from the ledger."""
     await two_turns(memory, face)
     tools = [memory.tools()[0], memory.tools()[1].model_copy(update={"description": "Acts otherwise."})]
     from support.provenance.replay_graphs import agent
@@ -133,7 +136,7 @@ async def test_a_question_that_was_never_asked(memory: Scene, face: str) -> None
 
 
 def fanned(saver: Any) -> Any:
-    """Three subgraphs at once, each of which asks twice."""
+    """Return a graph of three parallel subgraphs, each of which asks twice."""
     inner: Any = StateGraph(Items)
     inner.add_node("pre", lambda state: {"items": []})
     inner.add_node("ask", lambda state: {"items": [state["items"][0] + interrupt(1) + interrupt(2)]})

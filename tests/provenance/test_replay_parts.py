@@ -1,4 +1,7 @@
-"""Replays of subgraphs, tasks and raw threads; and what a replay leaves alone: caches, drift, other channels."""
+"""Replays of subgraphs, tasks and raw threads.
+
+A replay does not touch caches, drift or other channels.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ async def test_the_functional_api(scene: Scene, face: str) -> None:
 
 @faces
 async def test_a_thread_of_its_own_does_not_act(memory: Scene, face: str) -> None:
-    """It has no context, but a config, by which it is known."""
+    """It has no context, but a config, which identifies it."""
     pay = memory.tools()[0]
     kept = memory.cache.tool(pay)
     said: list[str] = []
@@ -149,7 +152,10 @@ async def test_a_cache_of_models_does_not_pass_for_one(memory: Scene, face: str)
 
 @faces
 async def test_calls_that_nobody_has_recorded(face: str, tmp_path: Path) -> None:
-    """They are compared in runs that both sides have recorded; the verdict says where they are not."""
+    """Calls are compared only if both sides recorded them.
+
+    The verdict names the other steps.
+    """
     path, model = str(tmp_path / "t.db"), Model(script=PAYS)
     told = "Model calls not compared, as none are recorded: step {}"
     for text, provenance in (("one", True), ("two", False)):
@@ -244,7 +250,7 @@ async def test_ignored_channels_and_the_limit(memory: Scene, face: str) -> None:
 
 @faces
 async def test_answers_that_the_ledger_gives_are_not_given_twice(memory: Scene, face: str) -> None:
-    """Before and after a tool that has asked, the node asks too: all answers are one list of LangGraph's."""
+    """The node asks before and after its tool; LangGraph has one list of answers."""
     runs: list[str] = []
     kept = memory.cache.tool(asking(runs))
 
@@ -271,7 +277,7 @@ async def test_the_saver_that_a_graph_was_compiled_with_is_left_alone(memory: Sc
 
 @faces
 async def test_a_thread_that_has_drifted(face: str, tmp_path: Path) -> None:
-    """The replay drifts as the original has: nobody is warned of that, and nothing raised."""
+    """The replay drifts as the original did, without a warning or an error."""
     with MemorySaver(on_drift="ignore") as saver:
         scene = Scene(saver, ToolCache(saver), tmp_path / "lines")
         model = Model(script=PAYS)
@@ -294,7 +300,7 @@ def answering(model: Model, served: Iterator[str]) -> Any:
 
 @faces
 async def test_a_call_that_failed_before_another_answered(memory: Scene, face: str) -> None:
-    """Which of two models fails may differ from time to time; what counts is what was answered."""
+    """Which of two attempts fails may vary; only the successful call is compared."""
     fails = iter([True, False])
 
     class Flaky(Model):

@@ -1,4 +1,4 @@
-"""A tool that a replay refuses ends it, whatever the graph does about errors, and wherever the tool is called."""
+"""A refused tool ends a replay, even if the graph handles errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WAYS = pytest.mark.parametrize("call", [directly, in_a_pool, in_a_loop])
 
 
 async def is_refused(scene: Scene, face: str, graph: Any, **options: Any) -> None:
-    """Replay, and see that no tool has acted, that the verdict says so, and that nothing is left behind."""
+    """Check that a replay ends with a refused tool, and leaves no effect or thread."""
     acted = scene.acted
     assert acted
     replay = await replayed(scene.saver, face, graph, thread("t"), **options)
@@ -169,7 +169,7 @@ async def test_in_a_task(memory: Scene, face: str) -> None:
 
 @faces
 async def test_tools_of_others_run_meanwhile(memory: Scene, face: str) -> None:
-    """In a graph of their own, and in threads without a context as soon as the replay is over."""
+    """They run in other graphs; without a context, they run after the replay."""
     pay, said = memory.tools()[0], list[Any]()
     outside = graph_of(memory.saver, ("node", lambda state: {"items": [pay.invoke({"x": 5})]}))
 

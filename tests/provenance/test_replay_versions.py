@@ -1,4 +1,4 @@
-"""A replay reads and compares what is new at each step, not the whole thread again."""
+"""A replay reads and compares only the new part of each step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def talking(scene: Scene, node: Any) -> Any:
 
 
 def states(scene: Scene) -> list[tuple[Any, list[Any]]]:
-    """What is read at each step of a thread, and what its messages are."""
+    """Return the reader's state and the checkpoint's messages at each step."""
     versions, pairs = StateReader(scene.saver.engine.session), []
     for found in reversed(list(scene.saver.list(thread("t")))):
         address = Address("t", "", found.checkpoint["id"])

@@ -1,4 +1,4 @@
-"""Messages of many kinds in the format of OpenAI's chat."""
+"""Messages of many kinds in OpenAI's chat format."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CALL = {"name": "f", "args": {"a": {1}}, "id": "1", "type": "tool_call"}
                 {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
             ],
         ),
-        (HumanMessage([VIDEO]), [VIDEO]),  # the format of the chat has no place for it
+        (HumanMessage([VIDEO]), [VIDEO]),  # the chat format has no equivalent
         (HumanMessage([{"unheard": "of"}]), [{"unheard": "of"}]),
         (AIMessage([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]), "a\nb"),
         (AIMessage("x", tool_calls=[CALL]), "x"),
@@ -49,7 +49,7 @@ def test_what_is_no_list_of_messages(value: Any) -> None:
 
 
 class Said(HumanMessage):
-    """A class of the program's."""
+    """A class of the application."""
 
 
 class Whole(TypedDict):

@@ -1,4 +1,4 @@
-"""What a trajectory says of the way to it: its label, what it cost, whether its beginning is still there."""
+"""A trajectory's label and cost, and whether its first checkpoint still exists."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_label_needs_no_checkpoint_of_its_own(saver: KeelSaver) -> None:
     graph.invoke({"messages": [("user", "go")]}, config("t", metadata={"label": "good"}))
     assert [line["label"] for line in saver.provenance.trajectories(label="good")] == ["good"]
     assert [question.value for question in graph.get_state(config("t")).interrupts] == ["pay?"]
-    graph.invoke(Command(resume="yes"), config("t"))  # says nothing of a label
+    graph.invoke(Command(resume="yes"), config("t"))  # without a label
     [line] = saver.provenance.trajectories(label="good")
     assert (line["label"], line["messages"][-1]["content"]) == ("good", "paid: yes")
 
@@ -157,7 +157,7 @@ def test_a_thread_that_began_with_an_update_is_whole(saver: KeelSaver, world: Wo
 
 @on_drift
 def test_a_model_of_long_ago_is_found_among_thousands(memory: MemorySaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SEEN", "NODES", "NAMES"):  # a head names as many as this
+    for name in ("SEEN", "NODES", "NAMES"):  # maximum names per head
         monkeypatch.setattr(f"langgraph_keel.provenance.drift.{name}", 3, raising=False)
     for number in range(6):
         World(asked=f"m{number}", served=f"m{number}-x").run(memory)

@@ -1,4 +1,4 @@
-"""`saver.recover`: threads whose process has died are continued by one worker, and no gate is passed."""
+"""`saver.recover`: one worker continues each interrupted thread, up to its gates."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_decision_that_a_dead_run_had_taken_is_taken_by_the_worker(place: Plac
 
 @ON_SQLITE
 def test_a_fork_of_the_process_recovers_and_is_recovered(place: Place, path: Path) -> None:
-    """Marks, claims and heartbeats of the parent are not the child's."""
+    """A child does not have the marks, claims and heartbeats of its parent."""
     with place.open(recoverable=True) as saver:
         drained(saver, "parent")
         drained(saver, "child")
@@ -227,7 +227,7 @@ def test_a_process_that_was_paused_for_a_lease_is_taken_over_and_then_refused(pl
 
 @each_face
 def test_a_breakpoint_that_another_worker_has_reached_is_not_passed(saver: KeelSaver, face: str, path: Path) -> None:
-    """One worker has looked, and is slow; meanwhile another one continues the thread, and stops at a gate."""
+    """A slow worker has read the thread, which another one continues to a gate."""
     drained(saver)
     slow = recovery_of(saver, five(saver, path))
     (due,) = saver.engine.run(slow.next()) or ()
@@ -282,7 +282,7 @@ def test_attempts_of_workers_that_die_are_counted_until_the_thread_is_left(
             assert found is not None
             assert found.count == count
     with place.open(recoverable=True) as saver:
-        # "u" was behind it in the line, and is not blocked.
+        # "u" was next in the line, and is not blocked.
         assert [each.thread_id for each in recovered(saver, five(saver, path), "sync")] == ["u"]
         (look,) = looks_of(saver, five(saver, path))
         assert look.why == "given up after 3 attempts"
@@ -307,7 +307,7 @@ def test_a_step_that_fails_is_tried_again_and_other_threads_are_not_held_up(save
         drained(saver, name)
     found = recovered(saver, made, face, timeout=0.3, poll=0.01)
     errors = [(each.thread_id, repr(each.error), each.attempts) for each in found]
-    # It was taken at step 2 and has failed in step 3, from where it is tried twice more.
+    # It was continued at step 2 and failed in step 3, from which it is tried twice more.
     assert sorted(errors) == [
         ("bad", "ValueError('no such order')", 1),
         ("bad", "ValueError('no such order')", 2),
@@ -366,7 +366,7 @@ def test_what_another_run_or_a_store_was_in_the_way_of_is_no_attempt(saver: Keel
     seen = []
     while errors:
         seen += recovered(saver, made, face)
-        # A node that raises leaves a failed thread; as nothing was counted, only its program may try it again.
+        # An error in a node leaves a failed thread; no attempt was counted, so only its program may try it again.
         assert tries_in(saver) is None
         made.update_state(CONFIG, None, as_node="1")
         assert recovered(saver, made, face) == []
@@ -424,7 +424,7 @@ def test_threads_of_other_graphs_and_names_are_left(saver: KeelSaver, face: str,
 
 @each_face
 def test_input_that_no_step_has_seen_is_left_to_its_graph(saver: KeelSaver, face: str, path: Path) -> None:
-    """It waits before `__start__`, a node of every graph."""
+    """It is next at `__start__`, a node of every graph."""
     saver.accept(five(saver, path), INPUT, config_of("new"))
     five(saver, path).invoke(INPUT, config_of("old"))
     saver.accept(five(saver, path), INPUT, config_of("old"))

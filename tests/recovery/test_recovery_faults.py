@@ -1,4 +1,7 @@
-"""Workers that are killed, stopped and cut off all the time: all runs are done, and each effect happens once."""
+"""Workers that are killed, stopped and cut off repeatedly.
+
+All runs complete, and each effect happens once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`keel work`: in a process and on a terminal of its own, ended by signals; and what it refuses."""
+"""`keel work` in a separate process and terminal: signals and refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from langgraph_keel import KeelSaver, MemorySaver
 from langgraph_keel.cli import app
 
 WORK = [sys.executable, "-m", "langgraph_keel.cli", "work"]
-# The program: step 3 says that it has begun, and goes on once something is written to a pipe.
+# The program: step 3 prints that it has started, and continues once the test writes to a pipe.
 SHOP = """
 import os
 from pathlib import Path
@@ -68,7 +68,7 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def steps(tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file of steps, beside a program whose thread "t" was killed in step 2."""
+    """The file of steps, next to a program whose thread "t" was killed in step 2."""
     (tmp_path / "shop.py").write_text(SHOP)
     path = tmp_path / "steps"
     os.mkfifo(tmp_path / "go")
@@ -100,7 +100,7 @@ CONTAINER = ["unshare", *(() if os.getuid() == 0 else ("--user",)), "--pid", "--
 def test_a_signal_ends_it_after_the_step_and_another_worker_continues(
     steps: Path, place: Place, number: int, inside: Sequence[str]
 ) -> None:
-    """Also as the first process of a container, for which the kernel drops signals without a handler."""
+    """Also as PID 1, for which the kernel drops signals without a handler."""
     if inside and subprocess.run([*inside, "true"], check=False, capture_output=True).returncode:
         pytest.skip("the kernel refuses a namespace of processes (unshare --pid)")
     words = [*inside, *WORK, "shop:slow", "--json"]
@@ -115,7 +115,7 @@ def test_a_signal_ends_it_after_the_step_and_another_worker_continues(
     Path("go").write_text("go")
     began = monotonic()
     said, logged = worker.communicate(timeout=120)
-    assert monotonic() - began < 20  # below a second on an idle machine; the grace time is not waited for
+    assert monotonic() - began < 20  # below a second on an idle machine; it does not wait for the grace time
     assert (worker.returncode, said, steps_in(steps)) == (0, "", "1223")
     records = [json.loads(line) for line in logged.splitlines()]
     assert {each["thread_id"] for each in records} == {"t"}
@@ -136,7 +136,7 @@ def test_in_a_terminal_it_shows_a_line_of_progress_until_ctrl_c(steps: Path) -> 
     try:
         while part := os.read(terminal, 4096):
             shown += part
-    except OSError:  # as Linux tells that it is closed
+    except OSError:  # Linux reports a closed terminal in this way
         pass
     _, status = os.waitpid(child, 0)
     os.close(terminal)

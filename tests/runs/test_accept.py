@@ -1,4 +1,4 @@
-"""Input that is stored without a run (`accept`): where it is refused, what it leaves, and who may continue it."""
+"""Input stored without a run (`accept`): refusals, result, continuation."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_thread_that_has_something_left_is_left_alone(place: Place, name
 
 
 def test_a_process_that_drains_still_accepts(saver: KeelSaver) -> None:
-    """It answers 202 to the last requests, and others run them."""
+    """A server answers 202 to the last requests, and other processes run them."""
     made = graph(saver, say("a"))
     saver.drain()
     saver.accept(made, INPUT, CONFIG)
@@ -103,11 +103,11 @@ def test_of_two_at_the_same_time_one_is_stored(saver: KeelSaver) -> None:
 
         def sending(self, request: Any) -> None:
             self.left -= 1
-            if self.left == 0:  # the put
+            if self.left == 0:  # the request that stores the checkpoint
                 saver.accept(made, {"log": ["first"]}, CONFIG)
 
     tapped = with_tap(saver, Beside())
-    runs_of(saver).patience = 0.0  # the inner one would wait for the put of the outer one
+    runs_of(saver).patience = 0.0  # the inner call would wait for the outer one to store its checkpoint
     with pytest.raises(CheckpointConflict):
         tapped.accept(graph(tapped, say("a")), INPUT, CONFIG)
     assert made.invoke(None, CONFIG) == {"log": ["first", "a"]}

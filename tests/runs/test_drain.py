@@ -1,4 +1,7 @@
-"""Drains in one process: what they end, refuse and report, and what becomes of signals. See `test_drain_processes`."""
+"""Drains in one process: ended runs, refusals, reports and signals.
+
+See `test_drain_processes` for other processes.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,14 @@ def saver() -> Iterator[KeelSaver]:
 
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
-    """What each test leaves behind it is what it found."""
+    """Check that each test restores the signal handlers."""
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
     yield
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
 
 
 def sends(number: signal.Signals) -> tuple[str, Any]:
-    """Return a node in which a signal comes."""
+    """Return a node that receives a signal."""
 
     def run(state: Any) -> Any:
         os.kill(os.getpid(), number)
@@ -51,7 +54,7 @@ def sends(number: signal.Signals) -> tuple[str, Any]:
 
 
 def drains(saver: KeelSaver) -> tuple[str, Any]:
-    """Return a node in which a saver begins to drain."""
+    """Return a node in which a saver starts to drain."""
 
     def run(state: Any) -> Any:
         saver.drain(grace=0)
@@ -116,7 +119,7 @@ def test_a_run_at_a_question_is_not_waited_for(saver: KeelSaver) -> None:
 
 
 def test_a_graph_within_a_step_ends_with_it(saver: KeelSaver) -> None:
-    """It is not refused by its saver, as it is a part of the step; the step runs again."""
+    """Its saver does not refuse it, as it is part of the step, which runs again."""
     inner = five_steps(saver)
 
     def outer(state: Any) -> Any:
@@ -160,7 +163,7 @@ async def test_a_run_that_begins_is_refused_and_leaves_nothing(saver: KeelSaver,
 
 
 async def test_a_run_that_waits_for_its_turn_is_refused() -> None:
-    """It would take the place of the steps that the run before it leaves."""
+    """Its input would replace the steps that the run before it has not finished."""
     with MemorySaver(recoverable=True, on_busy="wait") as saver:
         is_in, may_end = asyncio.Event(), asyncio.Event()
 
@@ -210,7 +213,7 @@ def test_what_takes_longer_is_told_and_goes_on(saver: KeelSaver, caplog: pytest.
 
 
 def test_a_notebook_runs_its_next_cell_after_an_interrupt(saver: KeelSaver) -> None:
-    """Cells are run in a running loop, by the main thread."""
+    """Cells run in a running loop, in the main thread."""
     made = graph(saver, sends(signal.SIGINT), say("b"))
 
     async def cell() -> None:
@@ -278,7 +281,7 @@ def test_an_ignored_signal_stays_ignored(saver: KeelSaver) -> None:
 
 
 def test_one_signal_drains_the_savers_of_all_blocks(saver: KeelSaver) -> None:
-    """The inner blocks leave it to the outer one to act on the signal."""
+    """The inner blocks leave the signal to the outer one."""
     with MemorySaver(recoverable=True) as other:
 
         def work() -> None:

@@ -1,4 +1,7 @@
-"""Programs that get SIGTERM in the third of five steps: they end with the step, and nothing of it runs again."""
+"""Programs that receive SIGTERM in step three of five end after that step.
+
+No step runs twice.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ pytestmark = pytest.mark.slow
 CHILD = Path(__file__).parents[1] / "support" / "runs" / "draining.py"
 OPTIONS = {"recoverable": True, "on_busy": "wait"}
 PATIENCE = 120
-"""Seconds that another process is waited for."""
+"""Timeout for another process, in seconds."""
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def started(program: str, place: Place, *more: str, inside: Sequence[str] = ()) 
 
 
 def lines_until(child: subprocess.Popen[str], last: set[str]) -> list[str]:
-    """Read what it prints, until all of these lines have come."""
+    """Read the child's output until all of these lines have come."""
     assert child.stdout is not None
     seen: list[str] = []
     while not last <= set(seen):
@@ -54,7 +57,10 @@ def lines_until(child: subprocess.Popen[str], last: set[str]) -> list[str]:
 
 
 def end(child: subprocess.Popen[str], threads: str, is_inside: bool = False) -> int:
-    """Have a program end when all of its runs are in step 3; return its exit status. They have begun no other step."""
+    """Send SIGTERM when all runs are in step 3; return the exit status.
+
+    No later step may start.
+    """
     seen = lines_until(child, {f"{name} 3" for name in threads})
     inner = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text() if is_inside else child.pid
     os.kill(int(inner), signal.SIGTERM)
@@ -66,7 +72,7 @@ def end(child: subprocess.Popen[str], threads: str, is_inside: bool = False) -> 
 
 
 def go_on(place: Place, threads: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Continue the threads here, at once: nobody holds them, and only what is left runs."""
+    """Resume the threads here, without a wait; only the remaining steps run."""
     with place.open(**OPTIONS) as saver:
         for name in threads:
             status = saver.status(name)
@@ -97,7 +103,7 @@ def test_the_first_process_of_a_container_ends_with_the_step(place: Place, capfd
 
 @pytest.mark.parametrize(
     ("program", "statuses"),
-    # uvicorn raises the signal again when it has shut down: the default ends the process by it, and the block with 0.
+    # uvicorn raises the signal again after its shutdown, which ends the process by default. The block ends it with 0.
     [("uvicorn", (0, -signal.SIGTERM)), ("uvicorn in a block", (0,))],
 )
 def test_a_service_ends_with_the_step(
@@ -114,7 +120,7 @@ def test_a_service_ends_with_the_step(
 
 
 def post(url: str) -> None:
-    """Ask a service that is being started, and sends no event when it is."""
+    """Send a request to a service that is starting, without a signal of its readiness."""
     until = monotonic() + PATIENCE
     while True:
         try:

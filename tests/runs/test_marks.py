@@ -1,4 +1,7 @@
-"""Marks, heartbeats and notes (`recoverable=True`): what they cost and say. `test_situations` has the rest."""
+"""Marks, heartbeats and notes (`recoverable=True`): their cost and content.
+
+`test_situations` has the rest.
+"""
 
 from __future__ import annotations
 
@@ -202,7 +205,7 @@ def test_an_idle_saver_removes_its_heartbeat_until_its_next_run(
 @pytest.mark.parametrize("face", ["sync", "async"])
 @pytest.mark.parametrize("waits_for", ["recover", "run_when_decided"])
 def test_a_worker_that_waits_is_seen(saver: KeelSaver, reader: KeelSaver, face: str, waits_for: str) -> None:
-    """Also if it has never run anything, so that people see that their decision will be taken."""
+    """Also before its first run, so that people see that decisions will be used."""
     workers: Any = {"recover": saver.recover, "run_when_decided": saver.approvals.run_when_decided}
     aworkers: Any = {"recover": saver.arecover, "run_when_decided": saver.approvals.arun_when_decided}
 
@@ -247,9 +250,9 @@ def test_a_sweep_removes_the_heartbeats_of_the_dead(saver: KeelSaver, reader: Ke
 
 
 def test_a_process_of_another_machine_is_watched_by_our_clock(saver: KeelSaver, reader: KeelSaver) -> None:
-    """Its clock says nothing: the heartbeat is from tomorrow."""
+    """Its clock is ignored: the heartbeat is from tomorrow."""
     two_steps(saver, interrupt_before_nodes=["b"]).invoke(GIVEN, CONFIG)
-    saver.engine.run(Cells(saver.engine.session, STOPS, "t").clear())  # as if it were running yet
+    saver.engine.run(Cells(saver.engine.session, STOPS, "t").clear())  # as if it were still running
     cells, now, beat = Cells(reader.engine.session, PROCESSES, None), [0.0], 0
     claims_of(reader).timer = lambda: now[0]
 
@@ -274,7 +277,10 @@ def test_a_process_of_another_machine_is_watched_by_our_clock(saver: KeelSaver, 
 
 
 class Away(Tap):
-    """The store is away, from the put of one step on; if `late`, that put is stored and its reply is lost."""
+    """The store fails from the `put` of one step on.
+
+    If `late`, that checkpoint is stored and its reply is lost.
+    """
 
     def __init__(self, late: bool) -> None:
         self.late, self.is_away, self.is_next = late, False, False
@@ -307,7 +313,7 @@ def test_a_run_that_lost_its_store_is_cut_off_once_that_is_back(
     with pytest.raises(StoreUnavailable):
         graph(tapped, say("a"), say("b"), say("c")).invoke(GIVEN, CONFIG, durability="sync")
     assert "the reason why its run stopped is not recorded yet" in caplog.text
-    assert reader.status("t").state == "runs"  # as far as anybody else knows
+    assert reader.status("t").state == "runs"  # as far as other processes know
     tap.is_away = tap.is_next = False
     assert saver.status("t").state == "cut off"
     assert marks_of(saver).renew()
@@ -375,7 +381,7 @@ def test_a_put_by_a_program_is_run_by_nobody(saver: KeelSaver) -> None:
 
 
 def test_a_thread_that_moved_on_while_it_was_judged_is_judged_again(saver: KeelSaver, reader: KeelSaver) -> None:
-    """Its process has put another checkpoint, stopped at a gate, and ended, since the first one was read."""
+    """After the first read, its process stores a checkpoint, stops at a gate, ends."""
     made = two_steps(saver, interrupt_before_nodes=["a"])
     made.invoke(GIVEN, CONFIG)
 
@@ -397,7 +403,10 @@ def test_a_thread_that_moved_on_while_it_was_judged_is_judged_again(saver: KeelS
 
 @pytest.mark.parametrize(("recoverable", "most"), [(False, 3), (True, 4)])
 def test_unfinished_reads_by_the_index_and_not_thread_by_thread(path: Path, recoverable: bool, most: int) -> None:
-    """Latest checkpoints come by pages; a claim, the ledger, and where it came from are beside each thread."""
+    """Latest checkpoints are read in pages; the other records, thread by thread.
+
+    These are the claim, the ledger and the origin of the thread.
+    """
 
     def trips(count: int) -> int:
         counter = Counter()

@@ -1,4 +1,4 @@
-"""`saver.runs.invoke_with_retry`: a run that was refused runs again when the run that was quicker has ended."""
+"""`saver.runs.invoke_with_retry` repeats a refused run once its rival has ended."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_all_that_speak_at_once_are_heard_once(saver: KeelSaver, face: str
 
 
 class Gate:
-    """Holds a put of a run back, the first unless said, which has read the thread by then."""
+    """Holds back the `number`th `put` of a run, which has read the thread by then."""
 
     def __init__(self, saver: KeelSaver, number: int = 1) -> None:
         self.is_at, self.may_pass, self._left = Event(), Event(), number
@@ -103,7 +103,10 @@ async def test_losers_run_in_the_order_in_which_they_lost(saver: KeelSaver) -> N
 
 @pytest.mark.parametrize("number", [2, 3])
 async def test_an_input_that_no_node_saw_is_given_again(saver: KeelSaver, number: int) -> None:
-    """Of a run that was overtaken when it had stored its input: new input replaces that before its first step."""
+    """The run is overtaken after it stored its input.
+
+    New input replaces that input before its first step.
+    """
     gate = Gate(saver, number)
     lost = asyncio.ensure_future(to_thread(graph_of(gate.saver).invoke, said("first"), CONFIG, durability="sync"))
     assert await to_thread(gate.is_at.wait, 60)
@@ -122,7 +125,7 @@ def line_of(saver: KeelSaver) -> Any:
 
 
 def rival_of(saver: KeelSaver, runs: list[int], others: int) -> Callable[..., Any]:
-    """A node that is overtaken, the first few times, by an update of the state."""
+    """Return a node whose run is overtaken by an update, the first `others` times."""
 
     def overtaken(state: MessagesState) -> dict[str, Any]:
         runs.append(1)
@@ -138,7 +141,7 @@ async def test_it_is_bounded_and_the_input_is_never_given_twice(saver: KeelSaver
     runs: list[int] = []
     graph = graph_of(saver, rival_of(saver, runs, 1))
     result = await retry(saver, face, graph, said("hello"), durability="sync")
-    assert [message.text for message in result["messages"]] == ["hello", "quicker"]  # nothing was left to do
+    assert [message.text for message in result["messages"]] == ["hello", "quicker"]  # no steps remained
     runs.clear()
     late = graph_of(saver, rival_of(saver, runs, 9))
     with pytest.raises(CheckpointConflict):

@@ -1,4 +1,4 @@
-"""`keel upgrade`: all threads at once, cut off and begun again, while versions 1 and 2 run."""
+"""`keel upgrade`: all threads, after interruptions, while both versions run."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ with open_saver(sys.argv[1], upgrades=apps.UPGRADES, **json.loads(sys.argv[2])) 
 
 
 def upgrade_and_kill(place: Place, after: int) -> dict[str, int] | None:
-    """Upgrade in a process of its own that dies soon after so many threads are done; return its counts if it ends."""
+    """Upgrade in a process that dies after `after` threads, or return its counts."""
     words = [sys.executable, "-c", KILLED, place.url, json.dumps(dict(place.options)), str(after)]
     child = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
     assert child.returncode in (0, -signal.SIGKILL)
@@ -156,7 +156,7 @@ def upgrade_and_kill(place: Place, after: int) -> dict[str, int] | None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("place", ["sqlite", "files", "postgres", "redis"], indirect=True)
 def test_what_is_killed_again_and_again_is_resumed(place: Place) -> None:
-    """Each process dies at another thread, in the midst of what it does there; the last one comes to the end."""
+    """Each process dies while it upgrades a different thread; the last one completes."""
     with place.open() as saver:
         apps.write_all_1(saver, range(THREADS))
     chance = Random(THREADS)
@@ -173,7 +173,7 @@ def test_what_is_killed_again_and_again_is_resumed(place: Place) -> None:
         for number in range(THREADS):
             apps.check_seen(graph, number)
             apps.check_end(apps.go_on(graph, number), number)
-        for number in range(0, THREADS, len(apps.KINDS)):  # carried over once, not at each beginning
+        for number in range(0, THREADS, len(apps.KINDS)):  # upgraded once, not at each attempt
             carried = [each for each in saver.list(apps.thread_of(number)) if UPGRADED in each.metadata]
             assert len(carried) == 1
 
@@ -204,7 +204,7 @@ def interrupt_after(after: int) -> Callable[[int, int | None], None]:
 
 @pytest.mark.slow
 def test_many_threads_take_no_more_memory_than_few(tmp_path: Path) -> None:
-    """What is kept of a thread is its outcome; the peak is that of Python's own objects, whatever their number."""
+    """Memory holds only the outcome of each thread, so the peak hardly grows."""
     peaks = []
     for number in (100, 400):
         place = file_place(tmp_path / str(number))
@@ -223,7 +223,10 @@ def test_many_threads_take_no_more_memory_than_few(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["sqlite", "postgres", "redis"], indirect=True)
 def test_both_versions_run_while_threads_are_carried_over(place: Place) -> None:
-    """Version 1 goes on with its threads until version 2 has them, and is told by name then; nothing else fails."""
+    """Version 1 continues its threads until version 2 has upgraded them.
+
+    After that, its only error is `NewerState`.
+    """
     number, told, wrong = sized(4, 4, 60), list[str](), list[BaseException]()
 
     def run_1(saver: Any) -> None:

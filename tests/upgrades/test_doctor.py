@@ -1,4 +1,4 @@
-"""`keel doctor`: each of twelve changes that break threads is found, and unchanged code breaks none."""
+"""`keel doctor` finds twelve breaking changes, and none in unchanged code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Later(TypedDict, total=False):
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What `keel doctor` says of each change; a process of its own forks one for each."""
+    """The output of `keel doctor` for each change, from a child process for each."""
     words = [sys.executable, doctor_children.__file__, str(tmp_path_factory.mktemp("doctor")), str(THREADS)]
     return json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
@@ -126,7 +126,7 @@ def test_a_value_that_cannot_be_read_hides_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = file_place(tmp_path)
-    child = get_context("fork").Process(target=write_former, args=(place,))  # the class is in no process but that
+    child = get_context("fork").Process(target=write_former, args=(place,))  # only that process has the class
     child.start()
     child.join()
     assert child.exitcode == 0
@@ -170,13 +170,13 @@ def test_a_graph_is_named_by_its_file_or_module_and_made_by_a_function(
     for file in ("agent.py", "shop/agent.py", "shop/__init__.py"):
         (tmp_path / file).write_text(APP if file.endswith("agent.py") else "")
     for module in ("agent", "shop", "shop.agent"):
-        monkeypatch.setitem(sys.modules, module, sys)  # so that the end of the test removes what is imported now
+        monkeypatch.setitem(sys.modules, module, sys)  # so that the end of the test removes these imports
         monkeypatch.delitem(sys.modules, module)
     with file_place(tmp_path).open() as saver:
         saver.put({"configurable": {"thread_id": "a", "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
         url = file_place(tmp_path).url
     assert run("doctor", f"{place}:{name}", "--url", url) == 0
-    assert ("shop.agent" if "shop" in place else "agent") in sys.modules  # classes keep the names they are stored with
+    assert ("shop.agent" if "shop" in place else "agent") in sys.modules  # classes are stored with these module names
 
 
 def test_an_error_of_the_program_is_named_with_its_place(
@@ -196,7 +196,7 @@ class Appended(TypedDict):
 
 
 def appending(*edges: tuple[Any, str], defer: bool = False) -> Any:
-    """A graph of nodes that append their names, which stops before m."""
+    """Return a graph of nodes that append their names, which stops before m."""
     builder = StateGraph(Appended)
     for node in "xym":
         builder.add_node(node, lambda _, node=node: {"a": [node]}, defer=defer and node == "m")
@@ -221,7 +221,10 @@ EACH = ((START, "x"), (START, "y"), ("x", "m"), ("y", "m"))
     ],
 )
 def test_edges_that_lead_nowhere_are_found(place: Place, before: Any, after: Any) -> None:
-    """Deferred or not, and waited for or not: LangGraph fails, or leaves the node out, where the doctor says so."""
+    """The doctor reports each edge where LangGraph fails or skips the node.
+
+    This holds whether the node is deferred or not, and joined or not.
+    """
     config: Any = {"configurable": {"thread_id": "t"}}
     with place.open() as saver:
         before(saver).invoke({"a": []}, config)

@@ -1,6 +1,6 @@
-"""Two versions of an application in processes of their own, on one store, under load, while a deployment rolls.
+"""Two versions of an application on one store during a rolling deployment.
 
-`KEEL_ROLLING_SECONDS` is for how long, on each store.
+They run in separate processes, under load. `KEEL_ROLLING_SECONDS` is the duration on each store, in seconds.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from langgraph_keel import CheckpointConflict, NewerState, ThreadTaken
 
 SECONDS = float(os.environ.get("KEEL_ROLLING_SECONDS") or sized(5, 5, 300))
 LONGEST = 120.0
-"""Seconds after which a process ends that has not met all that it waits for."""
+"""Timeout for a process that has not met all expected outcomes, in seconds."""
 WINDOW, STILL = 1.0, 14
-"""Seconds for which all processes work at the same few threads; and threads that are only read."""
+"""Seconds for which all processes work on the same few threads; and number of threads that are only read."""
 GIVEN_1 = {"name": "Ada Lovelace", "log": ["in"], "notes": [0]}
 GIVEN_2 = {"first": "Ada", "last": "Lovelace", "currency": "EUR", "log": ["in"], "notes": [0]}
 FORK = get_context("fork")
 
 
 class Load:
-    """What a process does until its time is over and it has met all outcomes that it waits for."""
+    """The work of one process, until its time ends and all expected outcomes were met."""
 
     def __init__(self, place: Place, version: int, seed: int, begun: float) -> None:
         self.chance = Random(seed)
@@ -44,7 +44,7 @@ class Load:
         self.wrong: list[str] = []
 
     def config(self) -> Any:
-        """A thread of the present window; after the time is over, of any."""
+        """Return a thread of the current window; once the time is over, of any window."""
         elapsed = min(time.monotonic() - self.begun, SECONDS)
         last = int(elapsed / WINDOW)
         window = last if elapsed < SECONDS else self.chance.randint(0, last)
@@ -58,7 +58,7 @@ class Load:
             except NewerState as error:
                 is_named = "has version 2, and this program knows versions up to 1" in str(error)
                 self.outcomes["newer" if is_named else str(error)] += 1
-            except (CheckpointConflict, ThreadTaken) as error:  # of two runs of one thread, one wins
+            except (CheckpointConflict, ThreadTaken) as error:  # of two concurrent runs of one thread, one wins
                 self.outcomes[error.code] += 1
             except BaseException as error:
                 self.wrong.append(f"{act.__name__}: {error!r:.500}")
@@ -95,7 +95,7 @@ def read_2(load: Load) -> str:
     return "read" if values else "nothing"
 
 
-# Who a process is, of which version, and what it has to meet before it ends.
+# Each process: its work, its version, and the outcomes that it must meet before it ends.
 PROCESSES: list[tuple[Callable[[Load], str], int, set[str]]] = [
     (write_1, 1, {"written", "newer"}),
     (write_1, 1, {"written", "newer"}),
@@ -151,7 +151,7 @@ def test_while_a_deployment_rolls(place: Place) -> None:
 
 
 def check_order(place: Place, thread_id: str) -> None:
-    """See that version 1 has put nothing after version 2."""
+    """Check that version 1 has stored nothing after version 2."""
     newest_first = [each for each, _, _ in stored(place, thread_id)]
     is_new = [bool({"euros", "first"} & each["channel_values"].keys()) for each in newest_first]
     is_old = [bool({"cents", "name"} & each["channel_values"].keys()) for each in newest_first]

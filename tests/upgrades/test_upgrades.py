@@ -1,4 +1,4 @@
-"""Threads of a former version of an application, read by the present one, and what is refused by name."""
+"""The current version reads threads of an earlier one; refusals name the version."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ NUMBERS = range(len(apps.KINDS))
 
 
 def raw_of(saver: KeelSaver) -> list[Any]:
-    """All that is stored, as it was stored, without what the clock says."""
+    """Return everything as it was stored, without upgrades."""
     return [(each.checkpoint, each.metadata, each.pending_writes) for each in saver.raw.list(None)]
 
 
 @pytest.fixture
 def old(tmp_path: Path) -> Place:
-    """A store with a thread of each kind, by version 1."""
+    """A store with a thread of each kind, written by version 1."""
     place = file_place(tmp_path)
     with place.open() as saver:
         for number in NUMBERS:
@@ -60,7 +60,7 @@ def test_each_thread_is_read_and_goes_on(place: Place) -> None:
         for number in range(THREADS):
             apps.check_seen(graph, number)
             apps.check_end(apps.go_on(graph, number), number)
-    with place.open(upgrades=apps.UPGRADES) as saver:  # another process, which remembers nothing
+    with place.open(upgrades=apps.UPGRADES) as saver:  # another process, without memory of the first
         graph = apps.build_2(saver)
         for number in range(THREADS):
             apps.check_end(graph.get_state(apps.thread_of(number)).values, number)
@@ -77,7 +77,7 @@ def test_each_thread_is_read_and_goes_on_in_memory() -> None:
 
 
 def upgraded(saver: MemorySaver, upgrades: Any) -> KeelSaver:
-    """Another saver on the same store in memory, with upgrades."""
+    """Return another saver on the same store in memory, with upgrades."""
     other = MemorySaver(upgrades=upgrades)
     session = dataclasses.replace(
         other.engine.session, store=saver.engine.session.store, driver=saver.engine.session.driver
@@ -134,7 +134,7 @@ def test_version_1_is_told_of_a_newer_state(old: Place) -> None:
             graph.invoke({"kind": "done"}, apps.thread_of(1))
         with pytest.raises(NewerState):
             list(saver.list(apps.thread_of(1)))
-        # Whoever only looks may look.
+        # Raw reads and timelines are allowed.
         assert saver.raw.get_tuple(apps.thread_of(1)).checkpoint["channel_values"]["euros"] == 12.5  # type: ignore[union-attr]
         assert "confirm" in str(saver.timeline("t1"))
         assert graph.get_state(apps.thread_of(2)).values["cents"] == 1250
@@ -153,7 +153,7 @@ def test_version_1_is_told_of_newer_writes_to_a_checkpoint_of_its_own(tmp_path: 
         found = saver.get_tuple(apps.thread_of(3))
         assert found is not None
         written = {(channel, str(value)) for _, channel, value in found.pending_writes or ()}
-        # What version 1 has written is upgraded, and what version 2 has written is not.
+        # Writes of version 1 are upgraded, and writes of version 2 are not.
         assert {("euros", "20.0"), ("euros", "3.0"), ("log", "['of version 2']")} <= written
 
 
@@ -378,13 +378,13 @@ def test_a_snapshot_of_version_1_stays_until_version_2_has_its_own(tmp_path: Pat
 
 @dataclasses.dataclass
 class Item:
-    """A class, as version 1 has it; it is known under another name."""
+    """A class, as version 1 has it; it is registered under another name."""
 
     name: str
 
 
 class Size(enum.Enum):
-    """An enumeration, of which version 2 has no longer `LARGE`."""
+    """An enumeration that no longer has `LARGE` in version 2."""
 
     SMALL = "s"
     LARGE = "l"
@@ -404,7 +404,7 @@ def hold(state: Held) -> Any:
 
 @pytest.fixture
 def shop(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module of an application, whose classes a test changes."""
+    """A module of an application whose classes a test changes."""
     module = ModuleType("keel_test_shop")
     for cls in (Item, Size):
         monkeypatch.setattr(cls, "__module__", module.__name__)
@@ -449,7 +449,7 @@ def test_classes_move_and_change(tmp_path: Path, shop: ModuleType) -> None:
     )
 
     del shop.Item
-    with place.open(types=[small], upgrades=[size]) as saver:  # it has moved
+    with place.open(types=[small], upgrades=[size]) as saver:  # the class has moved
         values = hold_item(saver, config, None)
         assert (values["item"], values["more"], values["size"]) == (
             Moved("tea"),
@@ -458,7 +458,7 @@ def test_classes_move_and_change(tmp_path: Path, shop: ModuleType) -> None:
         )
     shop.Item = Priced  # type: ignore[attr-defined]
     told = pytest.raises(RefusedType, match="'price' is missing")
-    with place.open(types=[small, Priced], upgrades=[sizes]) as saver, told:  # it has changed, and nothing says how
+    with place.open(types=[small, Priced], upgrades=[sizes]) as saver, told:  # it has changed without upgrade
         hold_item(saver, config, None)
     both = upgrade(1, 2, classes={**sizes.classes, "keel_test_shop:Item": lambda stored: Priced(**stored, price=1)})
     with place.open(types=[small, Priced], upgrades=[both]) as saver:
@@ -492,7 +492,7 @@ def test_what_is_asked_can_be_put_otherwise(tmp_path: Path) -> None:
     with place.open() as saver:
         graph = builder.compile(checkpointer=saver)
         graph.invoke({"n": 0}, config)
-        graph.invoke(Command(resume=1), config)  # the second question's id counts the first answer
+        graph.invoke(Command(resume=1), config)  # the second question's id depends on the first answer
 
     def change(state: StoredState) -> None:
         state.convert_questions(lambda asked: {"price": asked["pay"]})
