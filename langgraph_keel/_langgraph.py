@@ -1,8 +1,8 @@
 """Private and undocumented names of LangGraph and LangChain that Keel uses.
 
-No other module may use them. Verified with langgraph 1.2.22, langgraph-checkpoint 4.3.2 and langchain-core 1.7.2. Names are LangGraph's own if it has
-any. Most come from `langgraph._internal._constants`, which is not imported, because stored values must not change with
-it. `tests/test_layers.py` compares them with the installed version.
+No other module may use them. Verified with langgraph 1.2.22, langgraph-checkpoint 4.3.2 and langchain-core 1.7.2. Names
+are LangGraph's own if it has any. Most come from `langgraph._internal._constants`, which is not imported, because
+stored values must not change with it. `tests/test_layers.py` compares them with the installed version.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ def is_strict_msgpack() -> bool:
 class Scratchpad(Protocol):
     """The attributes of LangGraph's `PregelScratchpad` that Keel reads.
 
-    From langgraph._internal._scratchpad. `interrupt()` finds its answers there. Keel gives each tool call of a task its own, to distinguish equal questions.
+    From langgraph._internal._scratchpad. `interrupt()` finds its answers there. Keel gives each tool call of a task its
+    own, to distinguish equal questions.
     """
 
     @property

@@ -432,8 +432,9 @@ class SummaryFailed(KeelError, RuntimeError):
 class DriftDetected(KeelError, RuntimeError):
     """A thread would continue with another model, tool or program.
 
-    The step was not stored; the writes of its tasks are kept. To accept the change, open the saver with `on_drift="warn"` or `"ignore"`, and
-    resume; if the input was refused, send it again. A change that was accepted once is not reported again.
+    The step was not stored; the writes of its tasks are kept. To accept the change, open the saver with
+    `on_drift="warn"` or `"ignore"`, and resume; if the input was refused, send it again. A change that was accepted
+    once is not reported again.
 
     Attributes:
         report: The changes, a `DriftReport`.
@@ -630,7 +631,8 @@ class StoreBusy(StoreError, TimeoutError):
 class StoreFull(StoreError, OSError):
     """No space is left; nothing was written.
 
-    Free space at the place that the message names. Threads can still be deleted from a store of files, and from a SQLite database that has its reserve.
+    Free space at the place that the message names. Threads can still be deleted from a store of files, and from a
+    SQLite database that has its reserve.
 
     Attributes:
         room: The request that frees space for a removal and returns whether it could; `None` if the store has none.

@@ -169,8 +169,9 @@ class KeelSaver(
     def setup(self) -> Awaitable[None]:
         """Create the store's tables or files.
 
-        Happens automatically at first use, unless `auto_setup=False`. Safe to call again, and from several processes concurrently. The call blocks; its result may be awaited, for
-        code that was written for other savers. `asetup` does not block a running loop.
+        Happens automatically at first use, unless `auto_setup=False`. Safe to call again, and from several processes
+        concurrently. The call blocks; its result may be awaited, for code that was written for other savers. `asetup`
+        does not block a running loop.
 
         Raises:
             NotSetUp: If this user may not create the tables.
@@ -230,7 +231,8 @@ class KeelSaver(
     def close(self) -> None:
         """Complete deferred work and close all resources.
 
-        Deferred are outcomes of a `ToolCache` and claims of ended runs. Safe to call again. Later calls that need the store raise `StoreClosed`.
+        Deferred are outcomes of a `ToolCache` and claims of ended runs. Safe to call again. Later calls that need the
+        store raise `StoreClosed`.
         """
         if self.tenant is None:
             for view in list(self._views.values()):
@@ -360,7 +362,8 @@ class KeelSaver(
     ) -> Mapping[str, DeltaChannelHistory]:
         """Return, for each channel, its nearest stored value and later writes.
 
-        Writes are ordered, oldest first. One round trip. Works after `prune`, `copy_thread` and `delete_for_runs`, which keep the required ancestors.
+        Writes are ordered, oldest first. One round trip. Works after `prune`, `copy_thread` and `delete_for_runs`,
+        which keep the required ancestors.
         """
         if not channels:
             return {}
@@ -428,8 +431,9 @@ class KeelSaver(
     ) -> None:
         """Store the writes of a task before its step has ended.
 
-        One round trip; durable when it returns. A question to a person takes a few trips more: it creates a request (`approvals`), and claims the thread until
-        the run has ended. The checkpoint may be stored later. Repeating a call is harmless: see `engine.entries`.
+        One round trip; durable when it returns. A question to a person takes a few trips more: it creates a request
+        (`approvals`), and claims the thread until the run has ended. The checkpoint may be stored later. Repeating a
+        call is harmless: see `engine.entries`.
 
         Raises:
             UnstorableValue: If a value has no stored form.
@@ -448,8 +452,9 @@ class KeelSaver(
     def accept(self, graph: Any, input: Any, config: RunnableConfig) -> RunnableConfig:
         """Store input for a thread without running it.
 
-        Durable when it returns, so a program may answer 202. Any process continues the thread with `graph.invoke(None, config)`. A thread holds one such input, not a queue.
-        Six round trips. If the input is refused, nothing is written.
+        Durable when it returns, so a program may answer 202. Any process continues the thread, with
+        `graph.invoke(None, config)`. A thread holds one such input, not a queue. Six round trips. If the input is
+        refused, nothing is written.
 
         Args:
             graph: The graph to run, compiled with this saver.
@@ -523,9 +528,9 @@ class KeelSaver(
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of these runs, with their writes, in every thread.
 
-        The runs are found by the `run_id` in checkpoints' metadata. The last remaining checkpoint becomes the latest. Values that delta channels of other checkpoints need are kept,
-        but not shown. In threads that still have a checkpoint of these runs, the tool calls and the records of model
-        calls of the runs are deleted too.
+        The runs are found by the `run_id` in checkpoints' metadata. The last remaining checkpoint becomes the latest.
+        Values that delta channels of other checkpoints need are kept, but not shown. In threads that still have a
+        checkpoint of these runs, the tool calls and the records of model calls of the runs are deleted too.
 
         Raises:
             OnHold: If one of the threads belongs to a person on hold. Nothing was deleted.
@@ -544,9 +549,10 @@ class KeelSaver(
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread with its archive and tool calls to a new id.
 
-        All namespaces, checkpoints and writes are copied. A tool call that is running, or whose outcome is unknown, has an unknown outcome in the copy. Requests for
-        approval stay with the source: the copy asks again. Thirteen round trips, one more for each prune, and two more
-        for each tool call and each megabyte (or part of one) of the archive.
+        All namespaces, checkpoints and writes are copied. A tool call that is running, or whose outcome is unknown, has
+        an unknown outcome in the copy. Requests for approval stay with the source: the copy asks again. Thirteen round
+        trips, one more for each prune, and two more for each tool call and each megabyte (or part of one) of the
+        archive.
 
         Raises:
             ThreadExists: If the target already holds checkpoints or writes.
@@ -597,7 +603,8 @@ class KeelSaver(
     ) -> Iterator[ThreadInfo]:
         """Yield the threads of this store, ordered by last activity.
 
-        Times are those of the writers' clocks. No state is read. Two round trips for each page: 50 threads, then 100, and so on, up to 500. Filters are combined with AND.
+        Times are those of the writers' clocks. No state is read. Two round trips for each page: 50 threads, then 100,
+        and so on, up to 500. Filters are combined with AND.
 
         Args:
             limit: Maximum number of threads.
@@ -702,7 +709,8 @@ class KeelSaver(
     def info(self) -> StoreInfo:
         """Return facts on the store, and the number of threads and open requests.
 
-        The facts are backend, format, durability and size. One round trip for each 500 threads, one for each open request, and a few more.
+        The facts are backend, format, durability and size. One round trip for each 500 threads, one for each open
+        request, and a few more.
         """
         return self._info(self._facts(), self.engine.run(self._count()), len(self.approvals.pending(limit=None)))
 
@@ -744,8 +752,8 @@ class KeelSaver(
     def store(self, *, index: KeelIndex | None = None, ttl: TTLConfig | None = None) -> KeelStore:
         """Return a LangGraph store: `compile(checkpointer=saver, store=saver.store())`.
 
-        All threads share its items. No round trip. Items are stored in the same place as the checkpoints, and can be used while the saver is open.
-        Each tenant has its own store.
+        All threads share its items. No round trip. Items are stored in the same place as the checkpoints, and can be
+        used while the saver is open. Each tenant has its own store.
 
         Args:
             index: Semantic search, with the keys of LangGraph's stores: `dims`, `embed` and `fields`; optionally

@@ -89,7 +89,8 @@ def stack_of(
 ) -> Stack:
     """Return a stack, built from the backend upwards.
 
-    A write passes its layers from the last to the first. `beside` is the file or directory of the store, if it has one; a shadow repository is searched there.
+    A write passes its layers from the last to the first. `beside` is the file or directory of the store, if it has one;
+    a shadow repository is searched there.
 
     The layer of objects is below encryption, so objects are encrypted. Threads are imported above the objects and below
     encryption. Names are hidden inside `SealedStore`, so that seals bind the names that the program uses.

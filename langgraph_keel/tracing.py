@@ -32,10 +32,10 @@ _CALLS = {Put: "put", Reading: "get_tuple", Writes: "put_writes"}
 class Tracing(Hook):
     """Creates a span for each `put`, `put_writes` and `get_tuple` of a run, and metrics.
 
-    Spans are children of the current span. They have `keel.backend`, `keel.bytes` (bytes passed to or read from the store), `keel.conflict`, and `error.type`
-    if the call failed. Spans and metrics contain no ids, names or contents of threads. The metrics are
-    `keel.operation.duration` (a histogram in seconds, by `keel.operation` and `keel.backend`), `keel.conflicts` and
-    `keel.store.errors`.
+    Spans are children of the current span. They have `keel.backend`, `keel.bytes` (bytes passed to or read from the
+    store), `keel.conflict`, and `error.type` if the call failed. Spans and metrics contain no ids, names or contents of
+    threads. The metrics are `keel.operation.duration` (a histogram in seconds, by `keel.operation` and `keel.backend`),
+    `keel.conflicts` and `keel.store.errors`.
 
     Args:
         tracer_provider: The provider of spans; the global one by default.
@@ -101,8 +101,9 @@ class Tracing(Hook):
 def observe(saver: EngineSaver, meter_provider: metrics.MeterProvider | None = None) -> None:
     """Export gauges of unfinished work.
 
-    They are read with `saver.unfinished()` at each export, blocking. They are `keel.threads` by `keel.state` (of `saver.status`: `cut off`, `failed`, `waits` ...), `keel.requests.open`,
-    and `keel.tools.doubts` (in those threads and in shared calls). One process of a deployment is enough.
+    They are read with `saver.unfinished()` at each export, blocking. They are `keel.threads` by `keel.state` (of
+    `saver.status`: `cut off`, `failed`, `waits` ...), `keel.requests.open`, and `keel.tools.doubts` (in those threads
+    and in shared calls). One process of a deployment is enough.
 
     Args:
         saver: The saver, which must have the blocking face.
