@@ -1,0 +1,121 @@
+"""The documentation site, built by Sphinx from the pages where they are: CONTRIBUTING.md has the command.
+
+The source directory is the repository. The pages that only the site has (navigation, API reference) are beside this
+file. The addresses of pages come from their directories: `langgraph_keel/tools/README.md` is `tools.html`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.project import Project
+from sphinx.pycode import ModuleAnalyzer
+from sphinx.util import logging
+
+import langgraph_keel
+
+HERE = Path(__file__).parent
+
+project = "langgraph-keel"
+version = release = langgraph_keel.__version__
+project_copyright = "the authors of langgraph-keel, MIT licence"
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinxcontrib.mermaid",
+]
+root_doc = "index"
+include_patterns = ["*.md", "langgraph_keel/**.md", "notebooks/*.ipynb", "tests/**.md", ".ci/site/api/*.md"]
+
+myst_heading_anchors = 4
+myst_fence_as_directive = ["mermaid"]
+nb_execution_mode = "off"
+nb_merge_streams = True
+
+# Docstrings are Google style; a name in single backticks is a link if it has an entry, and code if not.
+default_role = "py:obj"
+autodoc_default_options = {"members": True, "member-order": "bysource", "show-inheritance": True}
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+
+html_theme = "furo"
+html_title = f"langgraph-keel {release}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+
+
+# ---- addresses
+
+path2doc = Project.path2doc
+
+
+def name_page(self: Project, filename: Any) -> str | None:
+    """Return the address of a page: its path, without the package's name and `README`."""
+    path = path2doc(self, filename)
+    if path in ("README", "langgraph_keel/README"):
+        return "index" if path == "README" else "concepts"
+    return path and re.sub(r"^(langgraph_keel|\.ci/site)/|/README$", "", path)
+
+
+Project.path2doc = name_page  # type: ignore[method-assign]
+
+
+def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Append the navigation to the first page, README.md."""
+    if docname == "index":
+        app.env.note_dependency(HERE / "navigation.md")
+        source[0] += (HERE / "navigation.md").read_text(encoding="utf-8")
+
+
+def unlink_files(app: Sphinx, doctree: nodes.document) -> None:
+    """Turn links to files and directories of the repository that are not pages into their text."""
+    directory = app.env.doc2path(app.env.docname).parent
+    for link in [*doctree.findall(addnodes.download_reference), *doctree.findall(addnodes.pending_xref)]:
+        target = link["reftarget"]
+        if isinstance(link, addnodes.download_reference) or (target and (directory / target).is_dir()):
+            link.replace_self(link.children)
+
+
+# ---- the API reference
+
+
+def read_attributes() -> None:
+    """Give autodoc the docstrings of attributes: public classes name the package as their module, not their file."""
+    package = ModuleAnalyzer.for_module("langgraph_keel")
+    package.analyze()
+    for name, path in langgraph_keel._MODULES.items():
+        module = ModuleAnalyzer.for_module(path)
+        module.analyze()
+        package.attr_docs.update({key: lines for key, lines in module.attr_docs.items() if key[0] == name})
+        package.tagorder.update({tag: at for tag, at in module.tagorder.items() if tag.split(".")[0] == name})
+
+
+def mark_code(app: Sphinx, what: str, name: str, thing: object, options: Any, lines: list[str]) -> None:
+    """Mark the indented programs of a docstring, which follow an empty line, as code."""
+    lines[:] = re.sub(r"^(\S.*\n)\n(?= {4})", r"\1\n.. code-block:: python\n\n", "\n".join(lines), flags=re.M).split("\n")
+
+
+def check_names(app: Sphinx, env: Any) -> None:
+    """Warn of public names that no page of the reference has."""
+    known = env.domains.python_domain.objects
+    if missing := [name for name in langgraph_keel.__all__ if f"langgraph_keel.{name}" not in known]:
+        logging.getLogger(__name__).warning("not in the API reference: %s", ", ".join(missing))
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the functions above."""
+    read_attributes()
+    app.connect("source-read", add_navigation)
+    app.connect("doctree-read", unlink_files)
+    app.connect("autodoc-process-docstring", mark_code, priority=400)
+    app.connect("env-check-consistency", check_names)
