@@ -5,8 +5,8 @@
     with SqliteSaver.from_conn_string("agent.db") as saver:
         graph = builder.compile(checkpointer=saver)
 
-Everything but the errors is imported when it is first named: the command line answers at once, and no backend needs
-another's client library.
+Everything except the errors is imported at its first use, so that the command line starts fast and no backend needs the
+client library of another one.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _SAVERS = {name: backend for backend in BACKENDS for name in (backend.saver, backend.alias) if name}
-# The imports above, but for the savers and errors, as data: a test holds the two equal.
+# The imports above without savers and errors, as data. A test compares the two.
 _NAMES = {
     "approvals.ask": ("arequest_approval", "request_approval"),
     "approvals.requests": ("ApprovalRequest", "Decision"),
@@ -192,7 +192,7 @@ _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a public name when that is first named. It then puts the name here (`publish`)."""
+    """Import the module of a public name at its first use; `publish` then sets the name here."""
     if name in _SAVERS:
         return _SAVERS[name].load(name)
     if name in _MODULES:
@@ -201,7 +201,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, those too whose modules are not imported yet."""
+    """List the public names, including those whose modules are not imported yet."""
     return sorted({*__all__, *_MODULES, *_SAVERS})
 
 
@@ -337,9 +337,9 @@ __all__ = [
 ]
 
 for _name in __all__:
-    if _name in globals():  # the errors, which stand below what `publish` is part of
+    if _name in globals():  # the errors, which cannot import `publish`
         publish(globals()[_name])
 
 for _name, _backend in _SAVERS.items():
     if not _backend.is_installed:
-        __all__.remove(_name)  # `import *` must not fail where a client library is not installed
+        __all__.remove(_name)  # `import *` must not fail without a client library

@@ -1,51 +1,51 @@
-"""Everything Keel raises, in one tree, grouped by what a handler would do about it.
+"""The errors of Keel, grouped by the reaction of a handler.
 
     KeelError
     ├── InvalidInput (ValueError)          fix the call: nothing was read or written
     │   ├── InvalidConfig                  the config has no usable thread_id, namespace or checkpoint_id
     │   └── ThreadExists                   the target of a copy already holds checkpoints
-    ├── NotFound (LookupError)             there is no such thread or checkpoint
-    ├── CheckpointConflict (RuntimeError)  another run moved the thread on: read the head and run again
-    ├── ToolOutcomeUnknown (RuntimeError)  a tool was cut off: say what became of it, or that it may run again
-    ├── ToolNotReplayed (RuntimeError)     a replay has come to a tool call that it may not make: the tool did not run
-    ├── AlreadyDecided (RuntimeError)      a request was decided, has expired or is moot: look at it, do not repeat
+    ├── NotFound (LookupError)             the thread or checkpoint does not exist
+    ├── CheckpointConflict (RuntimeError)  another run stored a newer checkpoint: read the head and run again
+    ├── ToolOutcomeUnknown (RuntimeError)  a tool call was interrupted: settle it
+    ├── ToolNotReplayed (RuntimeError)     a replay reached a tool call that it may not make: the tool did not run
+    ├── AlreadyDecided (RuntimeError)      a request was decided, has expired or is moot: do not repeat the decision
     ├── NotAllowed (PermissionError)       this reviewer may not decide this request, or not in this way
-    ├── OnHold (RuntimeError)              a person's data must stay: it was not removed
-    ├── ThreadTaken (RuntimeError)         another run has the thread: let it, or try again
-    ├── WorkspaceTaken (RuntimeError)      another run has the directory: let it, or use another directory
-    ├── LockTaken (RuntimeError)           another holder has a lock of a store: wait longer, or do something else
-    ├── LockLost (RuntimeError)            another holder has taken the lock since: take it again, and read again
-    ├── ThreadUnfinished (RuntimeError)    the thread has steps left, which new input would drop: see to these first
-    ├── SaverDraining (RuntimeError)       the process is about to end: run this elsewhere, or later
-    ├── SummaryFailed (RuntimeError)       a model that was to summarize has said nothing: nothing was removed
-    ├── DriftDetected (RuntimeError)       the thread was written with another model or program: accept that, or not
-    ├── NewerState (RuntimeError)          a newer version of the application has stored this: let that go on with it
-    ├── UpgradeFailed (RuntimeError)       an older one has, and no upgrade carries it over: mend the upgrade
-    ├── ValueRefused (TypeError)           a value cannot cross the border between objects and bytes
-    │   ├── UnstorableValue                ... on its way in: nothing was written
-    │   └── RefusedType                    ... on its way out: its type is unknown or not allowed here
-    └── StoreError                         the store itself; the data that was there stays
+    ├── OnHold (RuntimeError)              a person's data is on hold: it was not removed
+    ├── ThreadTaken (RuntimeError)         another run holds the thread: try again later
+    ├── WorkspaceTaken (RuntimeError)      another run uses the directory: wait, or use another directory
+    ├── LockTaken (RuntimeError)           another holder has a lock of a store: wait longer, or give up
+    ├── LockLost (RuntimeError)            another holder has acquired the lock since: acquire it and read again
+    ├── ThreadUnfinished (RuntimeError)    the thread has steps left, which new input would drop: handle these first
+    ├── SaverDraining (RuntimeError)       the process is about to end: use another process
+    ├── SummaryFailed (RuntimeError)       the model returned no summary: nothing was removed
+    ├── DriftDetected (RuntimeError)       the thread was written with another model or program: accept it, or not
+    ├── NewerState (RuntimeError)          a newer version of the application stored this: run that version
+    ├── UpgradeFailed (RuntimeError)       no upgrade converts a state of an older version: fix the upgrade
+    ├── ValueRefused (TypeError)           a value cannot be converted to or from bytes
+    │   ├── UnstorableValue                ... to bytes: nothing was written
+    │   └── RefusedType                    ... from bytes: its type is unknown or not allowed here
+    └── StoreError                         the store failed; existing data is kept
         ├── NotAKeelStore (ValueError)     the file, database or keys belong to something else
-        ├── NotSetUp                       tables are missing, or of an older format, and this user may not see to it
-        ├── StoreUnavailable (ConnectionError) the server cannot be reached, or went away in the middle of a call
+        ├── NotSetUp                       tables are missing or of an older format, and this user may not create them
+        ├── StoreUnavailable (ConnectionError) the server cannot be reached, or the connection broke during a call
         ├── AccessDenied (PermissionError) the server refuses this user
-        ├── UnsafeStore                    the server is set up to throw data away
-        ├── NewerFormat                    written by a newer Keel: upgrade
-        ├── CorruptStore                   stored bytes do not add up
-        │   ├── SealBroken                 ... though they were sealed: somebody has changed, moved or replaced them
-        │   └── BlobLost                   ... that an object outside of the store held, which is gone or was changed
-        ├── BlobsMissing                   values are kept in objects, and this saver was not told where (`blobs=`)
-        ├── KeyMissing                     the store is encrypted, and this saver has not the key
-        ├── StoreBusy (TimeoutError)       locked by somebody else for too long: try again
+        ├── UnsafeStore                    the server is configured to evict data
+        ├── NewerFormat                    written by a newer Keel: upgrade Keel
+        ├── CorruptStore                   stored bytes are damaged
+        │   ├── SealBroken                 ... although they were sealed: changed, moved or replaced without a key
+        │   └── BlobLost                   ... in an object outside the store, which is missing or was changed
+        ├── BlobsMissing                   values are stored as objects, and this saver has no `blobs=`
+        ├── KeyMissing                     the store is encrypted, and this saver does not have the key
+        ├── StoreBusy (TimeoutError)       another client held a lock for too long: try again
         ├── StoreFull (OSError)            no space left
-        ├── ReadOnlyStore (PermissionError) the store may be read, not written
+        ├── ReadOnlyStore (PermissionError) the store can be read, not written
         └── StoreClosed                    the saver was closed
 
-`DurabilityWarning`, `DriftWarning`, `SummaryWarning` and `TypeWarning` are warnings, not errors: acknowledged puts can
-be lost the way the server is set up; what `DriftDetected` says, where the saver was not told to raise it; a
-conversation stays as long as it was, because its summary failed; a class is stored that other programs do not have.
+Warnings are `DurabilityWarning` (the server's configuration can lose completed writes), `DriftWarning` (a thread
+continues with another model or program), `SummaryWarning` (a summary failed, so a conversation was not shortened) and
+`TypeWarning` (a stored class is not available to other programs).
 
-Each class carries a stable `code` for logs and handlers in other languages; codes are never reused.
+Each class has a stable `code` for logs and for handlers in other languages. Codes are never reused.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ from functools import partial
 from typing import Any
 
 DECISIONS = "done", "retry", "skip"
-"""What may have become of a tool call. Advice names a command for each: only a person knows which one is true."""
+"""The possible settlements of a tool call. Messages name all three, because only a person knows which one is true."""
 
 
 class KeelError(Exception):
-    """Base of every error that Keel raises on purpose."""
+    """Base class of all errors of Keel."""
 
     code = "keel"
 
 
 class InvalidInput(KeelError, ValueError):
-    """The call cannot be meant as it is written; nothing was read or written."""
+    """An argument is invalid; nothing was read or written."""
 
     code = "invalid_input"
 
@@ -84,7 +84,7 @@ class ThreadExists(InvalidInput):
 
 
 class NotFound(KeelError, LookupError):
-    """There is no such thread or checkpoint."""
+    """The thread or checkpoint does not exist."""
 
     code = "not_found"
 
@@ -94,19 +94,19 @@ class MomentNotFound(NotFound, IndexError):
 
 
 class CheckpointConflict(KeelError, RuntimeError):
-    """Another run moved the thread on since this run read it, so this put was refused.
+    """Another run stored a checkpoint after this run read the thread, so this write was refused.
 
     Attributes:
         thread_id: The thread both runs write to.
         checkpoint_ns: The namespace in it; `""` is the root graph.
-        expected: Id of the checkpoint this run continues, or `None` if the thread was empty for it.
-        found: Id of the checkpoint that is the head now, or `None` if the thread is gone.
+        expected: Id of the checkpoint from which this run continues, or `None` if it found an empty thread.
+        found: Id of the current head, or `None` if the thread was deleted.
         rejected: Id of the checkpoint that was not stored.
-        stored: Id of the last checkpoint that the run has stored before: its input is in the thread, with what its
-            steps up to there have led to. `None` if it has stored none, or is no run of a graph.
+        stored: Id of the last checkpoint that this run stored before the conflict: the thread contains its input and
+            the results of its steps up to that checkpoint. `None` if there is none, or the caller is not a graph's run.
         may_be_stored: Whether the rejected checkpoint may have been stored after all: the connection broke before the
-            reply to the put came, the put was sent again, and the other run may have continued and then removed
-            the checkpoint in between.
+            reply arrived, the write was sent again, and the other run may have continued from the checkpoint and then
+            removed it.
     """
 
     code = "checkpoint_conflict"
@@ -128,33 +128,32 @@ class CheckpointConflict(KeelError, RuntimeError):
         self.rejected = rejected
         self.stored = stored
         self.may_be_stored = may_be_stored
-        again = f"The input is in the thread ({stored}): do not give it again" if stored else "Read it and run again"
+        again = f"The thread contains the input ({stored}): do not send it again" if stored else "Read it and run again"
         if may_be_stored and not stored:
-            again = "Read the thread before you give it the same input again"
+            again = "Read the thread before you send the same input again"
         fate = "It was not stored."
         if may_be_stored:
-            fate = "The reply to its first attempt was lost: it may have been stored, continued, and removed since."
+            fate = "The reply to the first attempt was lost: it may have been stored, continued and removed."
         where = f"thread {thread_id!r}" + (f", namespace {checkpoint_ns!r}" if checkpoint_ns else "")
         super().__init__(
             f"{where}: checkpoint {rejected} continues {expected or 'an empty thread'}, but the head is now "
-            f"{found or 'gone (the thread was deleted)'}. {fate} To have runs wait for each other, "
+            f"{found or 'gone (the thread was deleted)'}. {fate} To make runs wait for each other, "
             f"open the saver with on_busy='wait'. {again} (`error.input_again`). "
             "To fork on purpose, pass an explicit checkpoint_id, or open the saver with on_conflict='fork'."
         )
 
     def input_again(self, given: Any) -> Any:
-        """Return what to run the graph with when the run that was quicker has ended: never the same input twice.
+        """Return the input for another attempt after the winning run has ended.
 
         Args:
-            given: What this run was given.
+            given: The input of this run.
 
         Returns:
-            `given`, if nothing of this run is in the thread. Else `None`, with which a run does what is left to do,
-            and returns the state: the other run has gone on from this input, and its model has read it.
+            `given`, if the thread contains nothing of this run. Otherwise `None`, which runs any remaining steps: the
+            other run has continued from this input, so its model has read it.
 
         Raises:
-            CheckpointConflict: This error, if only the thread itself can tell whether the input is in it
-                (`may_be_stored`).
+            CheckpointConflict: If only the thread itself shows whether it contains the input (`may_be_stored`).
         """
         if self.may_be_stored and self.stored is None:
             raise self
@@ -174,23 +173,24 @@ class CheckpointConflict(KeelError, RuntimeError):
 
 
 def short_key(key: str) -> str:
-    """Return how the key of a tool call is shown: enough of it to name the call, also among those that are equal."""
+    """Return the short form of a tool call's key, which is unique among equal calls."""
     stem, mark, own = key.partition(".")
     return f"{stem[:6]}{mark}{own[:5]}" if mark else key[:12]
 
 
 class ToolOutcomeUnknown(KeelError, RuntimeError):
-    """A call of a tool was begun, and nobody knows how it ended: its process died, or it was cancelled.
+    """The outcome of a tool call is unknown, because its process died or it was cancelled.
 
-    It was not made again. Find out what became of it, and say so: `ToolCache.settle(error.thread_id, error.key, ...)`.
+    The call was not repeated. Find out whether it happened, and record it: `ToolCache.settle(error.thread_id,
+    error.key, ...)`.
 
     Attributes:
         tool: The tool's name.
-        thread_id: The thread whose call it is; `None` if threads share it (`ToolPolicy(scope="shared")` or a function).
+        thread_id: The thread of the call; `None` if threads share it (`ToolPolicy(scope="shared")` or a function).
         key: The call's key in the ledger.
-        started_at: When it began, ISO time.
-        reason: What is known.
-        tool_call_id: The model's name for the call that was begun.
+        started_at: Start of the call, ISO time.
+        reason: The known facts.
+        tool_call_id: The model's id of the call that was started.
     """
 
     code = "tool_outcome_unknown"
@@ -210,10 +210,10 @@ class ToolOutcomeUnknown(KeelError, RuntimeError):
         call, name = f"call {tool_call_id!r}" if tool_call_id else "a call", short_key(key)
         done, retry, skip = (f"`keel settle {name} {decision} {where}`" for decision in DECISIONS)
         super().__init__(
-            f"tool {tool!r} {whose}: {call} begun at {started_at} {reason}, and it was not made again. Find out what "
-            f"became of it, say so, and resume: {done} if it happened, {retry} if it did not and may run again, {skip} "
-            f"if it shall not be repeated; or cache.settle({thread_id!r}, {name!r}, '{'|'.join(DECISIONS)}') with one "
-            f"of them. A tool that may simply run again: ToolPolicy(unknown='retry')."
+            f"tool {tool!r} {whose}: {call} started at {started_at} {reason}, and was not repeated. Find out whether "
+            f"it happened, settle it, and resume: {done} if it happened, {retry} if it did not and may run again, "
+            f"{skip} if it must not run again; or cache.settle({thread_id!r}, {name!r}, '{'|'.join(DECISIONS)}') with "
+            f"one of them. For a tool that may always be repeated: ToolPolicy(unknown='retry')."
         )
 
     def __reduce__(self) -> tuple[type[ToolOutcomeUnknown], tuple[str | None, ...]]:
@@ -221,14 +221,14 @@ class ToolOutcomeUnknown(KeelError, RuntimeError):
 
 
 class ToolNotReplayed(KeelError, RuntimeError):
-    """A replay has come to a tool call that the ledger has no answer to; the tool did not run.
+    """A replay reached a tool call without a recorded result; the tool did not run.
 
     Attributes:
         tool: The tool's name.
         thread_id: The thread that is replayed.
-        reason: Why there is no answer.
-        is_new: Whether the thread has never made this call, though others of this tool.
-        called: Its arguments.
+        reason: Why there is no result.
+        is_new: Whether the thread has made other calls of this tool, but never this one.
+        called: The arguments.
     """
 
     code = "tool_not_replayed"
@@ -247,12 +247,12 @@ class ToolNotReplayed(KeelError, RuntimeError):
 
 
 class AlreadyDecided(KeelError, RuntimeError):
-    """A request for approval cannot be decided any more; the message says if the new decision was recorded.
+    """A request for approval is already closed; the message says whether the new decision was recorded.
 
     Attributes:
         request_id: The request.
-        status: What it is: `approved`, `rejected`, `edited`, `answered`, `expired`, `superseded` or `consumed`.
-        by: Who has decided it; empty if nobody has.
+        status: Its status: `approved`, `rejected`, `edited`, `answered`, `expired`, `superseded` or `consumed`.
+        by: The reviewer who decided it; empty if it was not decided.
     """
 
     code = "already_decided"
@@ -268,28 +268,27 @@ class AlreadyDecided(KeelError, RuntimeError):
 
 
 class NotAllowed(KeelError, PermissionError):
-    """Somebody else has to decide this request, or it allows no such decision; nothing was decided."""
+    """This reviewer may not decide the request, or it does not allow this decision; nothing was recorded."""
 
     code = "not_allowed"
 
 
 class OnHold(KeelError, RuntimeError):
-    """The data of a person must stay (`retention.hold`): it was not removed. The message names the reason."""
+    """A person's data is on hold (`retention.hold`) and was not removed; the message names the reason."""
 
     code = "on_hold"
 
 
 class ThreadTaken(KeelError, RuntimeError):
-    """Another run has this thread; this one was refused before any node of it ran.
+    """Another run holds this thread; this run was refused before any of its nodes ran.
 
-    The other one goes on from where the thread waits; or, with `on_busy="wait"`, this one has waited for its turn in
-    vain.
+    The other run resumes the thread, or, with `on_busy="wait"`, this run has waited for its turn until the timeout.
 
     Attributes:
         thread_id: The thread.
-        holder: Whose run it is, or who is first of those that wait: host, machine, process, and when that began.
-        since: When that run came, ISO time.
-        waited: The seconds that this run has waited.
+        holder: The process of the run that holds the thread or is first in line: host, machine, process id and start.
+        since: Arrival of that run, ISO time.
+        waited: Seconds that this run has waited.
     """
 
     code = "thread_taken"
@@ -300,11 +299,11 @@ class ThreadTaken(KeelError, RuntimeError):
         self.since = since
         self.waited = waited
         host, _, process = holder.partition("/")
-        how_long = f"; this one has waited {waited:g} s (busy_timeout)" if waited else ""
+        how_long = f" Gave up after {waited:g} s (busy_timeout)." if waited else ""
         super().__init__(
-            f"thread {thread_id!r}: a run of process {process.split('/')[1] if '/' in process else '?'} on {host} "
-            f"goes on from here since {since}{how_long}. This run was refused before anything of it ran: look at the "
-            "thread when that one has ended (a stream that was left half read ends when it is closed)"
+            f"thread {thread_id!r} is busy: process {process.split('/')[1] if '/' in process else '?'} on {host} has "
+            f"been running it since {since}.{how_long} Nothing of this run was executed. Read the thread again later "
+            "(a half-read stream holds its thread until it is closed)"
         )
 
     def __reduce__(self) -> tuple[type[ThreadTaken], tuple[str, str, str, float]]:
@@ -312,7 +311,7 @@ class ThreadTaken(KeelError, RuntimeError):
 
 
 class WorkspaceTaken(KeelError, RuntimeError):
-    """Another run, or a restore, has the directory of a workspace; nothing of this one was done.
+    """Another run or a restore uses the directory of a workspace; nothing was done.
 
     Attributes:
         directory: The directory.
@@ -323,8 +322,8 @@ class WorkspaceTaken(KeelError, RuntimeError):
     def __init__(self, directory: str) -> None:
         self.directory = directory
         super().__init__(
-            f"{directory}: another run, or a restore, has this directory. Nothing was done: try again when that ends "
-            "(a stream that was left half read ends when it is closed), or give each thread a directory of its own"
+            f"{directory}: another run or a restore uses this directory. Nothing was done: try again when it has ended "
+            "(a half-read stream ends when it is closed), or give each thread its own directory"
         )
 
     def __reduce__(self) -> tuple[type[WorkspaceTaken], tuple[str]]:
@@ -332,12 +331,12 @@ class WorkspaceTaken(KeelError, RuntimeError):
 
 
 class LockTaken(KeelError, RuntimeError):
-    """Another holder has a lock of a store; this one has waited in vain.
+    """Another holder has a lock of a store, and did not release it within the timeout.
 
     Attributes:
         name: The name of the lock.
-        holder: The process that has it: host, machine, process, and when that began.
-        since: When it took the lock, ISO time.
+        holder: The process that holds it: host, machine, process id and start.
+        since: Acquisition of the lock, ISO time.
     """
 
     code = "lock_taken"
@@ -355,12 +354,12 @@ class LockTaken(KeelError, RuntimeError):
 
 
 class LockLost(KeelError, RuntimeError):
-    """A write under a lock was refused, as another holder has taken the lock since; nothing was written.
+    """A write under a lock was refused, because another holder has acquired the lock since.
 
     Attributes:
         name: The name of the lock.
-        fence: The fencing token with which the lock was held.
-        found: The lowest fence that the lock can have now.
+        fence: The fencing token of the lost lock.
+        found: The lowest fencing token that the lock can have now.
     """
 
     code = "lock_lost"
@@ -368,8 +367,8 @@ class LockLost(KeelError, RuntimeError):
     def __init__(self, name: str, fence: int, found: int) -> None:
         self.name, self.fence, self.found = name, fence, found
         super().__init__(
-            f"lock {name!r:.200}: it was held with fence {fence}, and another holder has taken it since with fence "
-            f"{found} or a later one. The write was refused: take the lock again, and read what is there now"
+            f"lock {name!r:.200} was held with fence {fence}, and another holder has acquired it since with fence "
+            f"{found} or a later one. The write was refused: acquire the lock again, and read the current value"
         )
 
     def __reduce__(self) -> tuple[type[LockLost], tuple[str, int, int]]:
@@ -377,12 +376,14 @@ class LockLost(KeelError, RuntimeError):
 
 
 class ThreadUnfinished(KeelError, RuntimeError):
-    """New input for a thread that has steps left was refused (`on_unfinished="refuse"`, `accept`); nothing of it ran.
+    """New input was refused, because the thread has steps left; nothing ran.
+
+    Raised by runs with `on_unfinished="refuse"`, and by `accept`.
 
     Attributes:
         thread_id: The thread.
-        next: The nodes that run next there.
-        asks: Whether one of them has asked a person.
+        next: The nodes that would run next.
+        asks: Whether one of them waits for a person.
     """
 
     code = "thread_unfinished"
@@ -391,8 +392,8 @@ class ThreadUnfinished(KeelError, RuntimeError):
         self.thread_id, self.next, self.asks = thread_id, tuple(next), asks
         where = f" before {', '.join(self.next)}" if self.next else ""
         super().__init__(
-            f"thread {thread_id!r} has {'a question and ' * asks}steps left{where}, and new input would take their "
-            f"place: it was refused before anything of it ran. saver.status({thread_id!r}) says what may be done "
+            f"thread {thread_id!r} has {'a question and ' * asks}steps left{where}, and new input would replace them: "
+            f"it was refused, and nothing ran. saver.status({thread_id!r}) reports the next safe step "
             f"(`keel status {shlex.quote(thread_id)}`)"
         )
 
@@ -401,7 +402,7 @@ class ThreadUnfinished(KeelError, RuntimeError):
 
 
 class SaverDraining(KeelError, RuntimeError):
-    """A run was refused before anything of it ran, as its saver is draining: its process is about to end.
+    """A run was refused, because its saver is draining: the process is about to end.
 
     Attributes:
         thread_id: The thread.
@@ -414,7 +415,7 @@ class SaverDraining(KeelError, RuntimeError):
         self.thread_id = thread_id
         self.reason = reason
         super().__init__(
-            f"thread {thread_id!r}: this saver is draining ({reason}), and begins no run. Nothing of this run was "
+            f"thread {thread_id!r}: this saver is draining ({reason}) and starts no runs. Nothing of this run was "
             "stored, and no node has run: run it in another process"
         )
 
@@ -423,19 +424,19 @@ class SaverDraining(KeelError, RuntimeError):
 
 
 class SummaryFailed(KeelError, RuntimeError):
-    """The model that was to summarize a conversation answered with nothing; nothing was removed."""
+    """The model returned no summary of a conversation; nothing was removed."""
 
     code = "summary_failed"
 
 
 class DriftDetected(KeelError, RuntimeError):
-    """A thread would go on with another model, tool or program than it was written with; the step was not stored.
+    """A thread would continue with another model, tool or program; the step was not stored.
 
-    What its tasks have written is kept. To go on, open the saver with `on_drift="warn"` or `"ignore"`, and resume, or
-    where the input was refused, give it again. What was accepted once is no drift any more.
+    The writes of its tasks are kept. To accept the change, open the saver with `on_drift="warn"` or `"ignore"`, and
+    resume; if the input was refused, send it again. A change that was accepted once is not reported again.
 
     Attributes:
-        report: What has changed, a `DriftReport`.
+        report: The changes, a `DriftReport`.
     """
 
     code = "drift"
@@ -444,7 +445,7 @@ class DriftDetected(KeelError, RuntimeError):
         self.report = report
         super().__init__(
             f"{report}\nTo accept it, open the saver with on_drift='warn' or 'ignore', and invoke(None, config), "
-            "or with the input again where get_state(config).next is empty."
+            "or send the input again if get_state(config).next is empty."
         )
 
     def __reduce__(self) -> tuple[type[DriftDetected], tuple[Any]]:
@@ -452,14 +453,14 @@ class DriftDetected(KeelError, RuntimeError):
 
 
 class NewerState(KeelError, RuntimeError):
-    """A newer version of the application has stored this state, and this version cannot know what it means.
+    """A newer version of the application stored this state, so this version cannot read it.
 
-    Nothing was read of it. A process of the newer version goes on with the thread; `saver.raw` shows what is stored.
+    A process of the newer version can continue the thread, and `saver.raw` shows the stored values.
 
     Attributes:
         where: The thread and the checkpoint.
-        stored: The version of what is stored.
-        known: The version up to which this saver has upgrades; 1 if it has none.
+        stored: The version of the stored state.
+        known: The newest version that this saver has upgrades for; 1 if it has none.
     """
 
     code = "newer_state"
@@ -469,8 +470,8 @@ class NewerState(KeelError, RuntimeError):
         self.stored = stored
         self.known = known
         super().__init__(
-            f"{where}: its state has version {stored}, and this program knows versions up to {known} (upgrades=[...]): "
-            "a newer version of the application has it now. Run that one; saver.raw and `keel show` look at it"
+            f"{where}: its state has version {stored}, and this program knows versions up to {known} (upgrades=[...]). "
+            "Run the newer version of the application; saver.raw and `keel show` show the stored values"
         )
 
     def __reduce__(self) -> tuple[type[NewerState], tuple[str, int, int]]:
@@ -478,13 +479,13 @@ class NewerState(KeelError, RuntimeError):
 
 
 class UpgradeFailed(KeelError, RuntimeError):
-    """What an older version of the application has stored cannot be carried over to this one; nothing was changed.
+    """A state of an older version of the application could not be converted; nothing was changed.
 
     Attributes:
         where: The thread and the checkpoint.
-        start: The version that it was to be carried over from.
-        end: The version that it was to be carried over to.
-        reason: Why it was not, and what to do.
+        start: The version of the stored state.
+        end: The version to convert to.
+        reason: The cause, and the remedy.
     """
 
     code = "upgrade_failed"
@@ -505,9 +506,9 @@ class ValueRefused(KeelError, TypeError):
 
     Attributes:
         type_name: The type as `module.QualName`.
-        path: Where in the value it was found, such as `[3].tool_calls[0]`; empty for the value itself.
-        reason: What is wrong and what to do.
-        where: The thread, channel and checkpoint, once known.
+        path: Its place in the value, such as `[3].tool_calls[0]`; empty for the value itself.
+        reason: The cause, and the remedy.
+        where: The thread, channel and checkpoint, if known.
     """
 
     code = "value_refused"
@@ -520,21 +521,21 @@ class ValueRefused(KeelError, TypeError):
         super().__init__(type_name, reason, path, where)
 
     def __str__(self) -> str:
-        """Say where, what and why, in that order."""
+        """Return the place, the type and the reason, in that order."""
         place = " at ".join(part for part in (self.where, self.path) if part)
         return f"{place}: {self.type_name}: {self.reason}" if place else f"{self.type_name}: {self.reason}"
 
     def under(self, path: str) -> ValueRefused:
-        """Return the same error seen from a container that holds the value at `path`."""
+        """Return the same error for a container that holds the value at `path`."""
         return type(self)(self.type_name, self.reason, path + self.path, self.where)
 
     def at(self, where: str) -> ValueRefused:
-        """Return the same error with the thread and channel named."""
+        """Return the same error with the thread and channel."""
         return type(self)(self.type_name, self.reason, self.path, where)
 
 
 class UnstorableValue(ValueRefused):
-    """A value cannot be stored so that it comes back equal; nothing was written."""
+    """A value cannot be stored so that it can be read back equal; nothing was written."""
 
     code = "unstorable_value"
 
@@ -546,7 +547,7 @@ class RefusedType(ValueRefused):
 
 
 class StoreError(KeelError):
-    """The store failed; what was acknowledged before stays."""
+    """The store failed; completed writes are kept."""
 
     code = "store"
 
@@ -558,28 +559,28 @@ class NotAKeelStore(StoreError, ValueError):
 
 
 class NotSetUp(StoreError):
-    """Tables are missing, or of an older format: run `setup()`, or have somebody run `keel schema` (`--upgrade`)."""
+    """Tables are missing or of an older format: run `setup()`, or ask an administrator to run `keel schema`."""
 
     code = "not_set_up"
 
 
 class StoreUnavailable(StoreError, ConnectionError):
-    """The server cannot be reached, or the connection broke in the middle of a call.
+    """The server cannot be reached, or the connection broke during a call.
 
-    A put that ends so may or may not be stored; putting the same checkpoint again is safe.
+    The checkpoint of an interrupted `put` may or may not be stored; storing the same checkpoint again is safe.
     """
 
     code = "store_unavailable"
 
 
 class AccessDenied(StoreError, PermissionError):
-    """The server refuses this user: wrong password, or no right to do this."""
+    """The server refuses this user: wrong password, or missing permission."""
 
     code = "access_denied"
 
 
 class UnsafeStore(StoreError):
-    """The server is set up to throw data away (Redis with an evicting `maxmemory-policy`)."""
+    """The server is configured to evict data (Redis with an evicting `maxmemory-policy`)."""
 
     code = "unsafe_store"
 
@@ -591,48 +592,48 @@ class NewerFormat(StoreError):
 
 
 class CorruptStore(StoreError):
-    """Stored bytes do not decode to what was written."""
+    """Stored bytes are damaged."""
 
     code = "corrupt_store"
 
 
 class SealBroken(CorruptStore):
-    """A sealed record was changed, cut off, moved or replaced, or stands there in plain text."""
+    """A sealed record was changed, truncated, moved or replaced, or is stored in plain text."""
 
     code = "seal_broken"
 
 
 class BlobLost(CorruptStore):
-    """An object outside of the store that held a value is gone, or is not what was put there; all else reads."""
+    """The object of a value is missing or was changed; all other values can be read."""
 
     code = "blob_lost"
 
 
 class BlobsMissing(StoreError):
-    """A value is kept in an object outside of the store, and the saver was opened without `blobs=`."""
+    """A value is stored as an object outside the store, and the saver was opened without `blobs=`."""
 
     code = "blobs_missing"
 
 
 class KeyMissing(StoreError):
-    """The store is encrypted, and the saver has no keyring, or not the key; or the key was destroyed."""
+    """The store is encrypted and the saver lacks the key, or the key was destroyed."""
 
     code = "key_missing"
 
 
 class StoreBusy(StoreError, TimeoutError):
-    """Somebody else held the store, or all connections, for longer than the timeout; nothing was written."""
+    """Other clients held the store, or all connections, beyond the timeout; nothing was written."""
 
     code = "store_busy"
 
 
 class StoreFull(StoreError, OSError):
-    """There is no space left, and nothing was written: free some where the message says.
+    """There is no space left, and nothing was written: free space at the place that the message names.
 
     Threads can still be deleted from a store of files, and from a SQLite database that has its reserve.
 
     Attributes:
-        room: The request that makes room for a removal and returns whether it could; `None` if the store has none.
+        room: The request that frees space for a removal and returns whether it could; `None` if the store has none.
     """
 
     code = "store_full"
@@ -640,7 +641,7 @@ class StoreFull(StoreError, OSError):
 
 
 class ReadOnlyStore(StoreError, PermissionError):
-    """The store can be read but not written by this process."""
+    """This process can read the store but not write to it."""
 
     code = "read_only_store"
 
@@ -652,22 +653,22 @@ class StoreClosed(StoreError):
 
 
 def refuse_closed(where: object) -> StoreClosed:
-    """Return the error of a call on a saver that was closed, which says what to do."""
+    """Return the error of a call on a closed saver."""
     return StoreClosed(
         f"{where}: this saver was closed: make another one, or close this one after its last use (a graph that was "
-        "compiled with it needs it open, too)"
+        "compiled with it also needs it open)"
     )
 
 
 class DurabilityWarning(UserWarning):
-    """The server may lose acknowledged puts, by its own settings (Redis without an append-only file)."""
+    """The server's configuration can lose completed writes (Redis without an append-only file)."""
 
 
 class DriftWarning(UserWarning):
-    """A thread goes on with another model, tool or program than it was written with.
+    """A thread continues with another model, tool or program than before.
 
     Attributes:
-        report: What has changed, a `DriftReport`.
+        report: The changes, a `DriftReport`.
     """
 
     def __init__(self, report: Any) -> None:
@@ -679,8 +680,8 @@ class DriftWarning(UserWarning):
 
 
 class SummaryWarning(UserWarning):
-    """A conversation was not summarized, and nothing was removed: see `__cause__` for what the model failed with."""
+    """A conversation was not summarized, and nothing was removed; `__cause__` is the model's error."""
 
 
 class TypeWarning(UserWarning):
-    """A class of the script or notebook that runs is stored: a program that runs something else cannot read it."""
+    """A class of the running script or notebook was stored: other programs cannot read it."""

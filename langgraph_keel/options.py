@@ -1,7 +1,7 @@
-"""The options of savers: each is typed, documented and checked here, once, with its default.
+"""The options of savers, with their types, defaults, checks and documentation.
 
-The constructors of savers and `open_saver` take them as keyword arguments (`**options: Unpack[SaverOptions]`), so that
-an editor completes them and mypy checks them; `takes` gives a constructor the signature that `help` shows.
+Constructors of savers and `open_saver` take them as keyword arguments (`**options: Unpack[SaverOptions]`), so that
+editors complete them and mypy checks them. `takes` gives a constructor the signature that `help` shows.
 """
 
 # Annotations are values here, and are read at run time.
@@ -39,7 +39,7 @@ F = TypeVar("F", bound=Callable[..., None])
 _MOST_SECONDS = 2_000_000
 """SQLite and PostgreSQL count milliseconds in 32 bits."""
 
-_PIPELINE = "leave it out: a put is one round trip, and what waits at the same moment goes together"
+_PIPELINE = "leave it out: a put is one round trip, and concurrent requests share one"
 _URL = "pass the URL as the first argument"
 _ELSEWHERE = {
     "pipe": _PIPELINE,
@@ -49,16 +49,16 @@ _ELSEWHERE = {
     "connection_args": "make a client with them, and pass client=",
     "redis_client": "pass client= (and async_client=)",
 }
-"""Options of LangGraph's savers and of the Redis package that Keel's do not have, and what to write."""
+"""Options of LangGraph's savers and of the Redis package that Keel does not have, and the replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The default of an option, and its values."""
+    """The default of an option, and its allowed values."""
 
     default: Any = None
-    may_be: str = ""  # the values in words
-    is_right: Callable[[Any], bool] = lambda value: True  # without it, the feature that takes the option checks it
+    may_be: str = ""  # the allowed values, for messages
+    is_right: Callable[[Any], bool] = lambda value: True  # by default, the feature checks its option itself
 
 
 def _one_of(*values: str) -> Option:
@@ -89,7 +89,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_serializer(value: object) -> bool:
-    pairs = ("dumps_typed", "loads_typed"), ("dumps", "loads")  # those of the latter pair, LangGraph wraps
+    pairs = ("dumps_typed", "loads_typed"), ("dumps", "loads")  # LangGraph wraps serializers with the second pair
     has_methods = any(all(callable(getattr(value, name, None)) for name in pair) for pair in pairs)
     return value is None or (has_methods and not isinstance(value, type))
 
@@ -104,7 +104,7 @@ def check_ephemeral(value: object) -> None:
         raise InvalidInput(f"ephemeral must be a list of names of channels, as in ['scratch'], not {value!r:.100}")
     for name in value:  # type: ignore[attr-defined]
         if not name or name.startswith(("__", BRANCH, JOIN)):
-            raise InvalidInput(f"ephemeral names {name!r:.100}, which is no channel of a state: LangGraph needs it")
+            raise InvalidInput(f"ephemeral names {name!r:.100}, which is a channel of LangGraph, not of the state")
 
 
 def _is_client(value: object) -> bool:
@@ -116,7 +116,7 @@ _CLIENT = Option(None, "a client of the package redis", _is_client)
 
 @publish
 class SaverOptions(TypedDict, total=False):
-    """The options that `KeelSaver` takes, and with it every saver."""
+    """The options of every saver."""
 
     serde: Annotated[
         SerializerProtocol | None,
@@ -128,48 +128,48 @@ class SaverOptions(TypedDict, total=False):
     """With Keel's serializer, classes of the program that may be stored and revived (see `KeelSerializer`)."""
 
     on_conflict: Annotated[OnConflict, _one_of("raise", "fork")]
-    """What happens when two runs continue the same checkpoint: the second put raises `CheckpointConflict` ("raise",
-    the default), or is kept as a branch that is not the latest ("fork")."""
+    """The reaction when two runs continue the same checkpoint: the second write raises `CheckpointConflict` ("raise",
+    the default), or is stored as a branch that is not the latest ("fork")."""
 
     provenance: Annotated[bool, _flag(True)]
-    """Whether to record every call of a model with the step it leads to (`saver.provenance`). On by default."""
+    """Whether to record every model call with the step that it led to (`saver.provenance`). On by default."""
 
     graph_version: Annotated[
         str | None,
         Option(None, "a str, such as '1.4' or a commit's hash", lambda value: isinstance(value, str | None)),
     ]
-    """The application's own version: it is stored in each checkpoint's metadata, and in the records of model calls."""
+    """The version of the application: it is stored in each checkpoint's metadata, and in the records of model calls."""
 
     on_drift: Annotated[OnDrift, _one_of("warn", "ignore", "raise")]
-    """What happens when a thread continues with another model, fingerprint, tool or version than it was written with:
-    nothing ("ignore"), a `DriftWarning` ("warn", the default), or `DriftDetected` before the step is stored ("raise").
-    With the last two, the metadata of the first checkpoint after it say so (`keel_drift`)."""
+    """The reaction when a thread continues with another model, fingerprint, tool or version than before: nothing
+    ("ignore"), a `DriftWarning` ("warn", the default), or `DriftDetected` before the step is stored ("raise").
+    With the last two, the metadata of the first checkpoint afterwards record it (`keel_drift`)."""
 
     plain_resume: Annotated[PlainResume, _one_of("allow", "refuse")]
-    """Whether `Command(resume=value)`, which names no interrupt, answers the question that is open when it comes
-    ("allow", the default, as in LangGraph), or is refused before anything runs ("refuse"): a click that comes twice
-    then never answers the next question."""
+    """Whether `Command(resume=value)`, which names no interrupt, answers the currently open question ("allow", the
+    default, as in LangGraph), or is refused before anything runs ("refuse"), so that a second click never answers the
+    next question."""
 
     on_busy: Annotated[OnBusy, _one_of("raise", "wait")]
-    """What a run with new input does while another run has its thread. By default both run, and the later put is a
-    conflict ("raise"; see `on_conflict`). With "wait" it waits until the other run has ended, in order of arrival
-    across all processes, and begins from the result. Runs then take two round trips more to begin, and one to end."""
+    """The reaction of a run with new input while another run holds its thread. By default both run, and the later write
+    is a conflict ("raise"; see `on_conflict`). With "wait" it waits until the other run has ended, in order of arrival
+    across all processes, and starts from the result. Runs then take two round trips more to start, and one to end."""
 
     busy_timeout: Annotated[float, Option(60.0, "seconds, from 0 up", _is_number)]
-    """Seconds that a run waits for its turn before `ThreadTaken` is raised; 60 by default."""
+    """Maximum waiting time of a run for its turn, in seconds, before it raises `ThreadTaken`; 60 by default."""
 
     on_unfinished: Annotated[OnUnfinished, _one_of("drop", "refuse")]
-    """What a run with new input does if its thread has steps left, asks a person, or has failed. By default the input
-    takes their place, as in LangGraph, with a warning in the log ("drop"). With "refuse" the run raises
-    `ThreadUnfinished` before anything of it runs or is written; after its turn has come, if it waits (`on_busy`). That
-    costs no round trip."""
+    """The reaction of a run with new input if its thread has steps left, waits for a person, or has failed. By default
+    the input replaces the remaining steps, as in LangGraph, and a warning is logged ("drop"). With "refuse" the run
+    raises `ThreadUnfinished` before it runs or writes anything; with `on_busy="wait"`, when it has its turn. This costs
+    no round trip."""
 
     recoverable: Annotated[bool, _flag(False)]
-    """Whether each checkpoint names the process that has put it, so that `status` knows which threads run, were cut
-    off or have stopped, and why. It adds 15 bytes to a checkpoint, and a round trip to the first put of a saver only.
+    """Whether each checkpoint names the process that stored it, so that `status` reports which threads are running, cut
+    off or stopped, and why. It adds 15 bytes to a checkpoint, and a round trip to the first write of a saver only.
     While it runs graphs, each saver of a process renews one heartbeat, every ten seconds. A run that stops with steps
-    left writes why, in two round trips, or three. Off by default. All savers that run graphs on a store need it, with
-    `on_conflict="raise"`."""
+    left stores the reason, in two or three round trips. Off by default. All savers that run graphs on a store need it,
+    with `on_conflict="raise"`."""
 
     archive_removed: Annotated[
         bool | Collection[str],
@@ -180,10 +180,10 @@ class SaverOptions(TypedDict, total=False):
         ),
     ]
     """Whether messages that a node removes from a list are archived before the checkpoint without them is stored
-    (`archive`): from every list of messages, or from the channels named. Off by default. A put that removes nothing
-    stays one round trip (two if there are delta channels); one that does takes three, or four. Checkpoints are compared
-    by their contents: with `durability="exit"`, messages that one run both adds and removes are in none, and are not
-    archived (Keel's own summaries and windows archive them nevertheless)."""
+    (`archive`): from every list of messages, or from the named channels. Off by default. A write that removes nothing
+    takes one round trip (two with delta channels); one that removes messages takes three or four. Checkpoints are
+    compared by content: with `durability="exit"`, messages that one run both adds and removes are in no checkpoint, and
+    are not archived (Keel's own summaries and windows archive them nevertheless)."""
 
     owner: Annotated[
         Owner | None, Option(None, "a function of a run's config", lambda value: value is None or callable(value))
@@ -195,21 +195,21 @@ class SaverOptions(TypedDict, total=False):
 
     ephemeral: Annotated[Collection[str], Option((), "", lambda value: check_ephemeral(value) is None)]
     """Names of channels that are never stored, for graphs that you cannot change (in others, use `UntrackedValue`).
-    They are left out of checkpoints, of the writes of tasks, and of what a `Send` or the input of a run brings for
-    them. Within a run they work as usual. They are absent when a later run begins, and in `get_state`. A run that
-    continues after a crash in mid-step lacks what the finished tasks of that step wrote there."""
+    Checkpoints, the writes of tasks, and the arguments of `Send` and of runs are stored without them. Within a run they
+    work as usual. They are absent when a later run starts, and in `get_state`. A run that continues after a crash in
+    the middle of a step lacks the values that completed tasks of that step wrote there."""
 
     keep_last: Annotated[int | None, _whole(None, "checkpoints", 1)]
-    """How many checkpoints of each thread that this saver puts to are kept (`Retention(last=...)`). A background thread
-    of this saver removes the others, beginning with the first put; `close` does it once more, for at most 30 seconds. A
-    stored policy (`retention.set_policy`) that fits the thread counts instead; one with `idle` waits for a `sweep`. Its
-    errors are logged."""
+    """Number of checkpoints to keep of each thread that this saver writes to (`Retention(last=...)`). A background
+    thread of this saver removes the others, starting with the first write. `close` does it once more, for at most 30
+    seconds. A stored policy (`retention.set_policy`) that matches the thread takes precedence; a policy with `idle`
+    waits for a `sweep`. Errors are logged."""
 
     ttl: Annotated[float | timedelta | None, Option()]
-    """Seconds (or a timedelta) after its last put that a whole thread is deleted, by the background thread of
-    `keep_last`, whichever saver has put it, but not in `close`; where a stored policy fits, by that one's `ttl` only.
-    It must be longer than the longest step (see `Retention`). With `RedisSaver`, the server deletes the thread, and
-    `set_ttl` changes it for one thread."""
+    """Seconds (or a timedelta) after the last write of any saver until a whole thread is deleted. The background thread
+    of `keep_last` deletes it, not `close`. If a stored policy matches the thread, only its `ttl` is used. It must be
+    longer than the longest step (see `Retention`). With `RedisSaver`, the server deletes the thread, and `set_ttl`
+    changes it for one thread."""
 
     upkeep_every: Annotated[
         float, Option(60.0, "seconds, more than 0", lambda value: seconds_of("upkeep_every", value) is not None)
@@ -217,29 +217,29 @@ class SaverOptions(TypedDict, total=False):
     """Seconds between two rounds of that background thread; 60 by default."""
 
     memo_entries: Annotated[int, _whole(DEFAULT_ENTRIES, "entries")]
-    """Most (thread, namespace) pairs the memo remembers."""
+    """Maximum number of (thread, namespace) pairs in the memo."""
 
     memo_bytes: Annotated[int, _whole(DEFAULT_BYTES, "bytes")]
-    """Most bytes the memo takes, about. A thread that takes more by itself is read again by each run."""
+    """Approximate maximum size of the memo, in bytes. A thread that is larger is read again by each run."""
 
     encryption: Annotated[Keyring | None, Option(None, "a Keyring, or None", lambda v: isinstance(v, Keyring | None))]
     """The keys with which all records are sealed (`Keyring`, extra `crypto`); `None`, the default, seals nothing."""
 
     blobs: Annotated[Any, Option(None, "", lambda value: check_blobs(value) is None)]
-    """Where values over `blob_limit` are kept, in an object each: the URL of a bucket (`"s3://bucket/prefix"`, `gs://`,
+    """The place of values over `blob_limit`, each stored as an object: the URL of a bucket (`"s3://bucket/prefix"`, `gs://`,
     `az://`; extra `blobs`), of a directory (`"file:/var/agent-blobs"`), or a store of the package obstore. `None`, the
-    default, keeps all in the store."""
+    default, keeps all values in the store."""
 
     blob_limit: Annotated[int, _whole(LIMIT, "bytes", LEAST)]
-    """Bytes of a stored row of values, or of a task's writes, above which it is kept as an object; 65,536 by default"""
+    """Size of a row of values, or of a task's writes, above which it becomes an object, in bytes; default 65,536."""
 
     tenants: Annotated[Tenants, _one_of("allowed", "required")]
-    """Whether this saver has threads itself, beside those of tenants ("allowed", the default), or refuses every call
-    but `for_tenant` ("required")."""
+    """Whether this saver also has threads without a tenant ("allowed", the default), or refuses every call except
+    `for_tenant` ("required")."""
 
     upgrades: Annotated[Upgrades, Option(())]
-    """Upgrades of states of older versions of the application to this one (`upgrade`): a list, or a module that has
-    them. Each checkpoint then says which version has stored it. None by default."""
+    """Upgrades of states of older versions of the application to this one (`upgrade`): a list, or a module that
+    contains them. Each checkpoint then records the version that stored it. None by default."""
 
     moving_from: Annotated[
         SourceLike | None,
@@ -249,9 +249,9 @@ class SaverOptions(TypedDict, total=False):
             lambda value: isinstance(value, str | os.PathLike | BaseCheckpointSaver | None),
         ),
     ]
-    """Where threads of one of LangGraph's own savers are: `sqlite:///old.db`, the path of such a file,
-    `postgresql://...`, or a saver object of LangGraph's interface. Each thread moves in at its first touch, and the old
-    store is only read. `moving.import_from` fetches the rest; then leave the option out again. None by default."""
+    """A store of LangGraph's own savers: `sqlite:///old.db`, the path of such a file, `postgresql://...`, or a saver
+    object of LangGraph's interface. Each thread is imported at its first use, and the old store is only read.
+    `moving.import_from` imports the rest; then remove the option. None by default."""
 
     workspace: Annotated[
         Workspace | None, Option(None, "a Workspace, or None", lambda value: isinstance(value, Workspace | None))
@@ -267,12 +267,12 @@ class SaverOptions(TypedDict, total=False):
             lambda value: isinstance(value, Sequence) and all(isinstance(each, Hook) for each in value),
         ),
     ]
-    """Features of your own (`langgraph_keel.engine.hooks.Hook`). Before an event they are called first."""
+    """Your own features (`langgraph_keel.engine.hooks.Hook`). They are called first before an event."""
 
 
 class _Opening(TypedDict, total=False):
     read_only: Annotated[bool, _flag(False)]
-    """Never write, and do not create what is missing. A `RedisSaver` then also works on a replica."""
+    """Never write, and do not create a missing store. A `RedisSaver` then also works on a replica."""
 
     auto_setup: Annotated[bool, _flag(True)]
     """Create the tables, or the store, on first use; otherwise `setup()` must have been called once."""
@@ -282,36 +282,36 @@ class SqliteOptions(SaverOptions, _Opening, total=False):
     """The options of `SqliteSaver`."""
 
     timeout: Annotated[float, _timeout(30.0)]
-    """Seconds a call may wait for other processes before it raises `StoreBusy`."""
+    """Maximum time that a call waits for other processes, in seconds, before it raises `StoreBusy`."""
 
 
 class _ForFiles(TypedDict, total=False):
     memory: Annotated[int, _whole(64 << 20, "bytes")]
-    """About how many bytes of the threads used last to keep, so that they need not be read again."""
+    """Approximate size of the cache of recently used threads, in bytes."""
 
     git: Annotated[bool, _flag(False)]
-    """Commit each run to the git repository that the directory is in, with the git executable. Commits that fail are
-    logged, and never fail a put."""
+    """Commit each run to the git repository around the directory, with the git executable. Failed commits are logged,
+    and never fail a write."""
 
 
 class FileOptions(SaverOptions, _Opening, _ForFiles, total=False):
     """The options of `FileSaver`."""
 
     timeout: Annotated[float, _timeout(30.0)]
-    """Seconds a call may wait for others before it raises `StoreBusy`."""
+    """Maximum time that a call waits for other processes, in seconds, before it raises `StoreBusy`."""
 
 
 class _ForPostgres(TypedDict, total=False):
     schema: Annotated[
         str | None, Option(None, "the name of a schema, a str, or None", lambda value: isinstance(value, str | None))
     ]
-    """Where the tables are; by default the first schema of the connection's search path."""
+    """The schema of the tables; by default the first one of the connection's search path."""
 
     partitions: Annotated[int, Option(0, "between 0 and 1024", lambda value: type(value) is int and 0 <= value <= 1024)]
-    """Into how many hash partitions by thread the tables are divided when they are created."""
+    """Number of hash partitions by thread, when the tables are created."""
 
     pool_size: Annotated[int, _whole(10, "connections", 1)]
-    """Most connections at once, for each face and loop."""
+    """Maximum number of connections, for each face and event loop."""
 
     prepare_threshold: Annotated[
         int | None,
@@ -321,32 +321,32 @@ class _ForPostgres(TypedDict, total=False):
             lambda value: value is None or (type(value) is int and value >= 0),
         ),
     ]
-    """After how many uses a statement is prepared; `None` (never) for PgBouncer before 1.21. A connection of your own
-    has one of its own."""
+    """Number of uses after which a statement is prepared; `None` (never) for PgBouncer before 1.21. Your own connection
+    keeps its own setting."""
 
 
 class PostgresOptions(SaverOptions, _Opening, _ForPostgres, total=False):
     """The options of `PostgresSaver`."""
 
     timeout: Annotated[float, _timeout(30.0)]
-    """Seconds a call waits for a connection, and for an answer, before it raises `StoreBusy` or `StoreUnavailable`."""
+    """Seconds to wait for a connection, and for a reply, before `StoreBusy` or `StoreUnavailable` is raised."""
 
 
 class _ForRedis(TypedDict, total=False):
     prefix: Annotated[str, Option("keel", "text, a str, such as 'keel'", lambda value: isinstance(value, str))]
-    """The prefix of all keys of this store; it keeps stores apart in one database."""
+    """The prefix of all keys of this store, so that one database can contain several stores."""
 
     refresh_ttl_on_read: Annotated[bool, _flag(False)]
-    """Whether reading a checkpoint starts the thread's time to live again, as a write does."""
+    """Whether reading a checkpoint restarts the thread's time to live, as a write does."""
 
     durability: Annotated[Literal["disk", "any"], _one_of("disk", "any")]
-    """`"disk"` warns (`DurabilityWarning`) if acknowledged puts can be lost; `"any"` does not."""
+    """`"disk"` warns (`DurabilityWarning`) if the server can lose completed writes; `"any"` does not."""
 
     allow_eviction: Annotated[bool, _flag(False)]
-    """Whether to write to a server that deletes threads when memory is short."""
+    """Whether to write to a server that evicts data when memory is short."""
 
     max_connections: Annotated[int, _whole(50, "connections", 1)]
-    """Most connections a process opens for its threads, and as many for each of its loops (on a Cluster: to each
+    """Maximum number of connections of a process for its threads, and for each event loop (on a Cluster: to each
     node)."""
 
 
@@ -354,19 +354,19 @@ class RedisOptions(SaverOptions, _Opening, _ForRedis, total=False):
     """The options of `RedisSaver`. Its `ttl` is the server's, counted from a thread's last write; see `set_ttl`."""
 
     client: Annotated[Any, _CLIENT]
-    """A client of your own in place of the URL, such as `sentinel.master_for("name")`; you close it. Without an
-    `async_client` the async methods use it in threads."""
+    """Your own client instead of the URL, such as `sentinel.master_for("name")`; you close it. Without an
+    `async_client`, the async methods use it in threads."""
 
     async_client: Annotated[Any, _CLIENT]
-    """One for the async methods, of the loop they are called in."""
+    """Your own client for the async methods, of the event loop in which they are called."""
 
     timeout: Annotated[float, _timeout(10.0)]
-    """Seconds that a call waits for a connection, and for an answer."""
+    """Seconds that a call waits for a connection, and for a reply."""
 
 
 @publish
 class OpenOptions(SaverOptions, _ForFiles, _ForPostgres, _ForRedis, total=False):
-    """The options of `open_saver`: those of every saver, and of the savers of Keel's own backends."""
+    """The options of `open_saver`: those of every saver, and those of Keel's backends."""
 
     timeout: float
     """Seconds a call may wait; see the options of the backend."""
@@ -376,7 +376,7 @@ class OpenOptions(SaverOptions, _ForFiles, _ForPostgres, _ForRedis, total=False)
 
 
 def options_of(kind: type) -> Mapping[str, Option]:
-    """Return the defaults and rules of the options that are listed in a class, by name."""
+    """Return the default and check of each option in a class, by name."""
     return {name: get_args(hint)[1] for name, hint in kind.__annotations__.items()}
 
 
@@ -387,14 +387,14 @@ def check_options(saver: type, given: Iterable[str]) -> None:
 
 
 def check_values(given: Mapping[str, Any], options: Mapping[str, Option]) -> None:
-    """Check the values of options. Options that are not listed are left to whoever takes them."""
+    """Check the values of options; unknown options are ignored."""
     for name, value in given.items():
         if name in options and not options[name].is_right(value):
             raise InvalidInput(f"{name} must be {options[name].may_be}, not {_show(name, value)}")
 
 
 def read_options(saver: type, given: SaverOptions) -> SaverOptions:
-    """Check the options that a saver was given, and return all, with the defaults of those left out."""
+    """Check the options of a saver, and return all, with defaults."""
     check_options(saver, given)
     options = options_of(SaverOptions)
     check_values(given, options)
@@ -404,19 +404,19 @@ def read_options(saver: type, given: SaverOptions) -> SaverOptions:
         raise InvalidInput("recoverable=True needs on_conflict='raise': one run at a time resumes a thread")
     if given.get("workspace") and given.get("encryption"):
         raise InvalidInput(
-            "workspace= cannot be combined with encryption=: the files would lie unsealed in a git repository. "
+            "workspace= cannot be combined with encryption=: the git repository would contain the files unencrypted. "
             "Leave workspace= out, or keep store and repository on an encrypted disk, without encryption="
         )
     if given.get("on_drift") == "raise" and given.get("provenance") is False:
-        raise InvalidInput("on_drift='raise' needs provenance=True: what is not recorded cannot be compared")
+        raise InvalidInput("on_drift='raise' needs provenance=True: without records there is nothing to compare")
     return {**{name: option.default for name, option in options.items()}, **given}  # type: ignore[typeddict-item]
 
 
 def split_options(saver: type, kind: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], SaverOptions]:
-    """Check the options of a backend's saver, before it opens anything, and split them.
+    """Check the options of a backend's saver before it opens anything, and split them.
 
     Returns:
-        Those of the backend, with the defaults of those left out; and those of every saver, as they were given.
+        The options of the backend, with defaults; and the options of every saver, as passed.
     """
     check_options(saver, given)
     options, shared = options_of(kind), options_of(SaverOptions)
@@ -426,7 +426,7 @@ def split_options(saver: type, kind: type, given: Mapping[str, Any]) -> tuple[di
 
 
 def takes(kind: type) -> Callable[[F], F]:
-    """Give a constructor with `**options: Unpack[kind]` a signature that lists them, with types and defaults."""
+    """Give a constructor with `**options: Unpack[kind]` a signature that lists the options."""
 
     def with_signature(init: F) -> F:
         written = [each for each in signature(init).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
@@ -442,14 +442,14 @@ def takes(kind: type) -> Callable[[F], F]:
 
 
 def _show(name: str, value: object) -> str:
-    """Return a value for an error, without a password or a key that it may be."""
+    """Return a value for an error message, without passwords and keys."""
     if name == "encryption" and isinstance(value, str | bytes | bytearray):
         return f"a {type(value).__name__}"
     return "a URL" if isinstance(value, str) and "://" in value else repr(value)[:100]
 
 
 def _names_of(saver: type) -> Iterable[str]:
-    """Yield what a constructor takes by name, and those of the classes that it is made of."""
+    """Yield the keyword arguments of a class's constructor and of its base classes."""
     for base in saver.__mro__:
         if "__init__" in vars(base):
             parameters = signature(vars(base)["__init__"]).parameters.values()

@@ -1,8 +1,7 @@
-"""KeelSaver: LangGraph's checkpoint-saver interface, both faces, one line a method.
+"""KeelSaver: LangGraph's checkpoint-saver interface, sync and async.
 
-What the methods mean is in `engine`; how bytes are kept is in a backend's store; this class brings a plan and a driver
-together, and is the only place where the features meet. What LangGraph does not know stands in groups of methods, each
-in its room.
+The methods run plans of `engine` with the drivers of a backend. This class also combines the features: methods that are
+not part of LangGraph's interface are grouped in components, each in its room.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ if TYPE_CHECKING:
     from langgraph_keel.store.vectors import KeelIndex
 
 _VIEWS = 16
-"""Tenants whose views are held though nobody else does: a server asks for the same ones again."""
+"""Number of recently used tenants' views to keep: a server asks for the same tenants again."""
 
 
 @publish
@@ -90,22 +89,22 @@ class KeelSaver(
     DrainMethods,
     RecoveryMethods,
 ):
-    """A LangGraph checkpointer over one store.
+    """A LangGraph checkpointer for one store.
 
-    Every method is there twice: `put` blocks, `aput` does not block the running loop; both may be used on the same
-    object, from any thread and any loop. Backends subclass this with a way to open themselves, and override `_close`.
+    Every method has a blocking form (`put`) and an async form (`aput`). Both can be used on the same object, from any
+    thread and any event loop. The saver of a backend subclasses this, opens the store, and overrides `_close`.
 
     Args:
         store: The layout of the data.
         driver: Sends the store's requests, blocking.
-        async_driver: Sends them without blocking a loop.
+        async_driver: Sends the store's requests without blocking a loop.
         is_read_only: Whether the driver refuses to write.
         is_async_only: Whether only the asynchronous driver can be used.
         **options: `SaverOptions` lists and documents them.
     """
 
     stack: Stack
-    """The layers between this saver and its backend, and what it was opened with."""
+    """The layers between this saver and its backend, and the drivers."""
 
     @takes(SaverOptions)
     def __init__(
@@ -127,14 +126,14 @@ class KeelSaver(
         self._engine = self._open_engine(self.stack.store, "" if options["tenants"] == "allowed" else None)
         if self.stack.mover is not None:
             self.stack.mover.open(self._engine.session, self.stack.settled)
-        if not is_read_only:  # else no graph runs on it
+        if not is_read_only:  # otherwise no graph runs on it
             watch(options["provenance"])
 
     def _open_engine(self, store: Store[Any, Any], tenant: str | None) -> Engine:
         return open_engine(self.stack, store, tenant, self._options, self.serde, self._upkeep)
 
     def __repr__(self) -> str:
-        """Say which store this is, without asking it and without a password."""
+        """Return the class and the place of the store, without a request and without a password."""
         tenant = f"tenant {self.tenant}" if self.tenant else ""
         return f"<{' '.join(part for part in (type(self).__name__, plain(self._place()), tenant) if part)}>"
 
@@ -146,19 +145,19 @@ class KeelSaver(
             view = copy.copy(self)
             view._engine = self._open_engine(self._engine.session.store.of_tenant(tenant), tenant)
             self._last_views.append(view)
-            self._views[tenant] = view  # of two threads that come at once, each has one: as good as two savers
+            self._views[tenant] = view  # two concurrent threads may create a view each, which is as good as two savers
         return view
 
     @property
     def raw(self) -> Self:
-        """This saver for who looks, and need not have the program's classes: all that can be read is read.
+        """A read-only view of this saver that works without the application's classes.
 
-        An `Unread` stands for what may not be revived here, and says what is stored of it, with every method and on
-        both faces: `saver.raw.get_tuple(config)`, `await saver.raw.aget_tuple(config)`. Only Keel's own serializer has
-        placeholders, also inside of another one. No graph runs on it, and it puts nothing.
+        Values that cannot be revived are returned as `Unread`, which describes the stored value, by every method:
+        `saver.raw.get_tuple(config)`, `await saver.raw.aget_tuple(config)`. This needs Keel's own serializer, which may
+        be wrapped in another one. The view runs no graphs and writes nothing.
         """
         session = self.engine.session.with_placeholders()
-        # As it was stored: no upgrade has a say.
+        # Values are shown as they were stored, without upgrades.
         hooks = [each for each in session.hooks.all if not isinstance(each, UpgradeHook)]
         session = replace(session, hooks=Hooks((LookOnly(), *hooks)))
         clone = with_engine(self, replace(self.engine, session=session))
@@ -168,14 +167,14 @@ class KeelSaver(
     # -- open and close ----------------------------------------------------------------------------------------
 
     def setup(self) -> Awaitable[None]:
-        """Make the store ready. Happens by itself on first use, unless `auto_setup=False`.
+        """Create the store's tables or files. Happens automatically at first use, unless `auto_setup=False`.
 
-        Safe to call again, and from many processes at once. It is done when this returns, and may be awaited for the
-        sake of code that is used to it; what does not block a running loop meanwhile is `asetup`.
+        Safe to call again, and from several processes concurrently. The call blocks; its result may be awaited, for
+        code that was written for other savers. `asetup` does not block a running loop.
 
         Raises:
-            NotSetUp: This user may not create the tables.
-            NotAKeelStore: What is there is somebody else's.
+            NotSetUp: If this user may not create the tables.
+            NotAKeelStore: If the place contains data of another program.
         """
         self._setup()
         return Done()
@@ -185,21 +184,21 @@ class KeelSaver(
         await self._asetup()
 
     def _setup(self) -> None:
-        """Make the store ready, for `setup`; backends with something to make override it."""
+        """Create tables or files, for `setup`; backends override it."""
 
     async def _asetup(self) -> None:
         """As `_setup`, asynchronously."""
         await to_thread(self._setup)
 
     def migrations(self) -> list[str]:
-        """Return what `setup` would do to a store of an older format, a text for each migration; none if it has ours.
+        """Return a description of each migration that `setup` would run on a store of an older format.
 
-        The text is the SQL that is run, as it is run, or says what is done. A store whose format is not today's is
-        carried over when it is first used, unless `auto_setup=False`, or it may only be read: then it is refused.
+        A description is the SQL to run, or a sentence. A store of an older format is migrated at its first use. With
+        `auto_setup=False` or read-only, it is refused instead.
 
         Raises:
-            NotFound: There is no store.
-            NewerFormat: A newer Keel wrote it.
+            NotFound: If there is no store.
+            NewerFormat: If a newer Keel wrote it.
         """
         return self._migrations()
 
@@ -208,7 +207,7 @@ class KeelSaver(
         return await self._amigrations()
 
     def _migrations(self) -> list[str]:
-        """As `migrations`; backends that have formats override it."""
+        """As `migrations`; backends with several formats override it."""
         return []
 
     async def _amigrations(self) -> list[str]:
@@ -217,23 +216,21 @@ class KeelSaver(
 
     @property
     def ddl(self) -> str:
-        """The SQL that `setup` runs, for somebody else to run; empty where there are no tables."""
+        """The SQL that `setup` runs, for an administrator; empty for backends without tables."""
         return ""
 
     def grants(self, role: str) -> str:
-        """The SQL that lets a role of the database use the tables; empty where there are no roles.
+        """Return the SQL that lets a role use the tables; empty for backends without roles.
 
         Args:
-            role: Its name.
+            role: The name of the role.
         """
         return ""
 
     def close(self) -> None:
-        """Do what was put off (outcomes of a `ToolCache`, claims of ended runs), and give back what is open.
+        """Complete deferred work (outcomes of a `ToolCache`, claims of ended runs) and close all resources.
 
-        Safe to call again.
-
-        What needs the store afterwards raises `StoreClosed`.
+        Safe to call again. Later calls that need the store raise `StoreClosed`.
         """
         if self.tenant is None:
             for view in list(self._views.values()):
@@ -252,7 +249,7 @@ class KeelSaver(
         await to_thread(self.close)
 
     def _close(self) -> None:
-        """Give back what is open; backends override it. Must be safe to call again."""
+        """Close the backend's resources; backends override it. Must be safe to call again."""
 
     def __enter__(self) -> Self:
         """Return the saver itself."""
@@ -277,27 +274,27 @@ class KeelSaver(
     # -- reading -----------------------------------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint that `config` names, or the latest of its thread and namespace. One round trip.
+        """Return the checkpoint that `config` names, or the latest of its thread and namespace.
 
-        The latest is the one that was put last, whatever the clocks say. All objects in the tuple that can be changed
-        are fresh. A run that goes on from where the thread waits (`Command(resume=...)`, or no input) claims it first:
-        one trip more, or two.
+        One round trip. The latest checkpoint is the one that was stored last, independent of clocks. All mutable
+        objects in the tuple are new. A run that resumes its thread (`Command(resume=...)`, or no input) claims it
+        first, which takes one or two trips more.
 
         Args:
             config: `configurable.thread_id` (str or int), `checkpoint_ns` (default `""`), `checkpoint_id` (optional).
 
         Returns:
-            The tuple, its pending writes in the order LangGraph applies them; `None` if there is no such checkpoint.
+            The tuple, with its pending writes in the order in which LangGraph applies them; `None` if the checkpoint
+            does not exist.
 
         Raises:
-            InvalidConfig: The config names no usable thread.
-            NotFound: A run is to begin from a checkpoint that is not there: LangGraph would begin anew, and put that
-                after whatever the thread has.
-            ThreadTaken: Another run goes on from where the thread waits; or, with `on_busy="wait"`, has it for too
-                long.
-            ThreadUnfinished: With `on_unfinished="refuse"`, new input of a run would take the place of steps left.
-            RefusedType: A stored value is of a type that may not be revived here.
-            CorruptStore: Stored bytes do not add up.
+            InvalidConfig: If the config names no usable thread.
+            NotFound: If a run starts from a checkpoint that does not exist. LangGraph would start with an empty state,
+                and append that to the thread.
+            ThreadTaken: If another run resumes the thread; or, with `on_busy="wait"`, holds it beyond `busy_timeout`.
+            ThreadUnfinished: If new input of a run would replace steps left, with `on_unfinished="refuse"`.
+            RefusedType: If a stored value is of a type that may not be revived here.
+            CorruptStore: If stored bytes are damaged.
         """
         engine = self.engine
         return run(checkpoints.begin_run(engine.session, config, is_async=False), ErrandDriver(engine.driver, Pause))
@@ -321,13 +318,13 @@ class KeelSaver(
         Args:
             config: Thread, and optionally namespace and checkpoint; without `checkpoint_ns` all namespaces, and
                 with `None` all threads (then newest first by id).
-            filter: Metadata keys and the values they must equal (what a match is: `engine.queries`).
-            before: Only checkpoints put before the one this config names.
-            limit: Most to yield.
+            filter: Metadata keys and the values they must equal (`engine.queries` defines a match).
+            before: Only checkpoints that were stored before the one that this config names.
+            limit: Maximum number of checkpoints.
 
         Raises:
-            InvalidInput: `limit` is negative.
-            InvalidConfig: `config` names no usable thread.
+            InvalidInput: If `limit` is negative.
+            InvalidConfig: If `config` names no usable thread.
         """
         query: Query | None = query_of(config, filter, before, limit)
         engine, left = self.engine, limit
@@ -361,9 +358,9 @@ class KeelSaver(
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Return per channel the writes since its nearest stored value, oldest first, and that value. One round trip.
+        """Return, for each channel, its nearest stored value and the writes since then, oldest first.
 
-        Works after `prune`, `copy_thread` and `delete_for_runs`: ancestors it needs are kept for it.
+        One round trip. Works after `prune`, `copy_thread` and `delete_for_runs`, which keep the required ancestors.
         """
         if not channels:
             return {}
@@ -386,28 +383,29 @@ class KeelSaver(
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint; it is the latest of its thread and namespace from then on. One round trip.
+        """Store a checkpoint as the latest of its thread and namespace.
 
-        Durable when it returns, as far as the backend promises. What is stored is what `channel_values` holds now, also
-        where a node changed it in place without a new version; only the difference to what is known is written.
+        One round trip; durable when it returns, with the guarantee of the backend. The current content of
+        `channel_values` is stored, including values that a node changed in place without a new version. Only the
+        difference to known values is written.
 
         Args:
-            config: Where to put it; `checkpoint_id` in it is the parent.
+            config: The thread and namespace; its `checkpoint_id` is the parent.
             checkpoint: The checkpoint.
             metadata: Its metadata; scalars of the config are merged into it as LangGraph's savers do.
             new_versions: The channels that the step wrote. A channel that has a version, but neither a new one nor a
-                value, keeps the value of the parent (`engine.entries`). What else changed is found by content.
+                value, keeps the value of the parent (`engine.entries`). Other changes are found by content.
 
         Returns:
             The config of the new checkpoint.
 
         Raises:
-            CheckpointConflict: The run continues the latest checkpoint, but another one is the latest by now.
-                Runs that started at a checkpoint named by id never conflict. Nothing was written.
-            NotFound: `update_state` of a checkpoint that is not there. Nothing was written.
-            UnstorableValue: A value has no stored form; the error names thread, channel, path and type.
-            InvalidConfig: The config names no usable thread.
-            StoreError: The store failed; nothing was written.
+            CheckpointConflict: If another checkpoint has become the latest since the run read the thread. Runs that
+                started from a checkpoint id never conflict. Nothing was written.
+            NotFound: If `update_state` names a checkpoint that does not exist. Nothing was written.
+            UnstorableValue: If a value has no stored form; the error names thread, channel, path and type.
+            InvalidConfig: If the config names no usable thread.
+            StoreError: If the store failed; nothing was written.
         """
         return self.engine.run(checkpoints.put(self.engine.session, config, checkpoint, metadata, new_versions))
 
@@ -420,7 +418,7 @@ class KeelSaver(
     ) -> RunnableConfig:
         """As `put`, asynchronously. Values are serialized before the first await.
 
-        If the caller is cancelled, the checkpoint is stored nevertheless: it is on its way to the store already.
+        If the caller is cancelled, the checkpoint is stored nevertheless, because the request has been sent.
         """
         plan = checkpoints.put(self.engine.session, config, checkpoint, metadata, new_versions)
         return await self.engine.arun_whole(plan)
@@ -428,15 +426,15 @@ class KeelSaver(
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store what a task has written so far, before its step is over. One round trip, durable when it returns.
+        """Store the writes of a task before its step has ended. One round trip, durable when it returns.
 
-        A question to a person takes some more: it becomes a request (`approvals`), and the thread is claimed until the
-        run is over. The checkpoint may arrive later. Repeating a call is harmless: see `engine.entries`.
+        A question to a person takes a few trips more: it creates a request (`approvals`), and claims the thread until
+        the run has ended. The checkpoint may be stored later. Repeating a call is harmless: see `engine.entries`.
 
         Raises:
-            UnstorableValue: A value has no stored form.
-            InvalidConfig: The config names no thread or no checkpoint.
-            CheckpointConflict: A checkpoint of the run was refused, so what its tasks have written leads nowhere.
+            UnstorableValue: If a value has no stored form.
+            InvalidConfig: If the config names no thread or no checkpoint.
+            CheckpointConflict: If a checkpoint of the run was refused, so that these writes belong to no checkpoint.
         """
         self.engine.run_patiently(checkpoints.put_writes(self.engine.session, config, writes, task_id, task_path))
 
@@ -448,13 +446,13 @@ class KeelSaver(
         await self.engine.arun_patiently(plan)
 
     def accept(self, graph: Any, input: Any, config: RunnableConfig) -> RunnableConfig:
-        """Store input for a thread without running it: it is durable when this returns, and a program may answer 202.
+        """Store input for a thread without running it. Durable when it returns, so a program may answer 202.
 
-        Any process continues the thread by `graph.invoke(None, config)`. It is one input, not a queue: until that has
-        run, the thread takes no other. Six round trips, and nothing is written if it is refused.
+        Any process continues the thread with `graph.invoke(None, config)`. A thread holds one such input, not a queue.
+        Six round trips. If the input is refused, nothing is written.
 
         Args:
-            graph: The graph that is to run, compiled with this saver.
+            graph: The graph to run, compiled with this saver.
             input: The input of the graph, in any form that its channels take.
             config: Names the thread, and its owner (`user_id`).
 
@@ -464,7 +462,7 @@ class KeelSaver(
         Raises:
             InvalidInput: If the saver has no `recoverable=True`, the graph has another saver, the input is `None` or a
                 `Command`, or the config names a checkpoint or a namespace.
-            ThreadTaken: If a run is in the thread.
+            ThreadTaken: If a run holds the thread.
             ThreadUnfinished: If the thread has steps left, or waits for a person.
             CheckpointConflict: If a run, or other input, came at the same time.
         """
@@ -485,7 +483,7 @@ class KeelSaver(
 
         address = address_of(config)
         if not self._options["recoverable"]:
-            raise InvalidInput("accept needs a saver with recoverable=True, which tells its input from other steps")
+            raise InvalidInput("accept needs a saver with recoverable=True, which marks accepted input")
         engine = engine_of(getattr(graph, "checkpointer", None))
         if engine is None or not engine.is_same_store(self.engine):
             raise InvalidInput("accept needs a graph that was compiled with this saver (checkpointer=saver)")
@@ -502,11 +500,11 @@ class KeelSaver(
 
         Args:
             thread_id: The thread.
-            by: Who does it, as your program has authenticated them: then the audit trail records it, with a hash of
-                the thread's id, which takes four trips more.
+            by: The person who deletes it, authenticated by your program. The audit trail then records the deletion,
+                with a hash of the thread id, which takes four trips more.
 
         Raises:
-            OnHold: The thread belongs to a person on hold (`retention.hold`). Nothing was deleted.
+            OnHold: If the thread belongs to a person on hold (`retention.hold`). Nothing was deleted.
         """
         self.engine.run(self._delete_thread(thread_id, by))
 
@@ -525,9 +523,12 @@ class KeelSaver(
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata names one of these runs, and their writes, in every thread.
 
-        The latest is then the last one that remains. What the delta channels of others need is kept, unseen. The tool
-        calls of these runs go too, and what a prune has carried of their calls of models, in threads that still have a
-        checkpoint of theirs. If one of the threads belongs to a person on hold, nothing is deleted (`OnHold`).
+        The last remaining checkpoint becomes the latest. Values that delta channels of other checkpoints need are kept,
+        but not shown. In threads that still have a checkpoint of these runs, the tool calls and the records of model
+        calls of the runs are deleted too.
+
+        Raises:
+            OnHold: If one of the threads belongs to a person on hold. Nothing was deleted.
         """
         self.engine.run(self._delete_for_runs(run_ids))
 
@@ -543,13 +544,13 @@ class KeelSaver(
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread, all namespaces, checkpoints and writes, to a new id, with its archive and its tool calls.
 
-        A call that runs, or whose outcome is unknown, is in doubt in the copy, too. Requests for approval stay with
-        the source: the copy asks again. Thirteen round trips, one more for each prune, two more for each megabyte of
-        the archive, or part of one, and for each tool call.
+        A tool call that is running, or whose outcome is unknown, has an unknown outcome in the copy. Requests for
+        approval stay with the source: the copy asks again. Thirteen round trips, one more for each prune, and two more
+        for each tool call and each megabyte (or part of one) of the archive.
 
         Raises:
-            ThreadExists: The target holds checkpoints or writes already.
-            BlobsMissing: Values of the store are kept in objects outside of it, and this saver has no `blobs=`.
+            ThreadExists: If the target already holds checkpoints or writes.
+            BlobsMissing: If values are stored as objects outside the store, and this saver has no `blobs=`.
         """
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
         self.engine.run(checkpoints.copy_thread(self.engine.session, source, target))
@@ -559,7 +560,7 @@ class KeelSaver(
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
         await self.engine.arun(checkpoints.copy_thread(self.engine.session, source, target))
 
-    # -- what LangGraph asks besides ---------------------------------------------------------------------------
+    # -- other methods of LangGraph -----------------------------------------------------------------------------
 
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Return the version after `current`; see `engine.entries.next_version_of`."""
@@ -574,7 +575,7 @@ class KeelSaver(
         clone.serde = serde
         return clone
 
-    # -- what LangGraph does not know --------------------------------------------------------------------------
+    # -- features of Keel --------------------------------------------------------------------------------------
 
     def threads(
         self,
@@ -594,32 +595,31 @@ class KeelSaver(
         order: Order = "newest",
         after: str | None = None,
     ) -> Iterator[ThreadInfo]:
-        """Yield the threads of this store by their last activity, by the clocks of those who put. No state is read.
+        """Yield the threads of this store, ordered by last activity (by the writers' clocks). No state is read.
 
-        Two round trips for the first 50 threads that the store finds, for the next 100, and so on, up to 500 at once.
-        A thread must match all filters.
+        Two round trips for each page: 50 threads, then 100, and so on, up to 500. Filters are combined with AND.
 
         Args:
-            limit: Most to yield.
-            model: Only threads that this model has written, by the name asked for or served.
-            match: Only threads whose ids fit this pattern, with `*`, `?` and `[...]`: `"customer-*"`.
+            limit: Maximum number of threads.
+            model: Only threads that this model has written, by its requested or served name.
+            match: Only threads whose ids match this pattern, with `*`, `?` and `[...]`: `"customer-*"`.
             owner: Only threads whose latest checkpoint names this owner (`configurable["user_id"]`).
             waiting: Only threads that wait for a person's decision. One round trip more for each open request.
-            since: Only threads in which something was put since then; without a zone it is local time.
-            until: Only threads in which nothing was put after that; without a zone it is local time.
+            since: Only threads whose last write was at or after this time; without a zone it is local time.
+            until: Only threads whose last write was at or before this time; without a zone it is local time.
             status: Only threads of this status: `"incomplete"`, `"waiting"`, `"failed"`, `"done"`, or `"idle"`
-                (`ThreadInfo.status` says what each means).
+                (defined by `ThreadInfo.status`).
             label: Only threads in which a checkpoint has this label. One round trip more for each thread.
             node: Only threads in which this node runs next.
             error: Only threads in which a task has failed with an error of this class, or of a class of this name.
             where: Only threads whose latest checkpoints have these metadata, as in `list(filter=...)`.
-            order: What comes first: `"newest"`, the one last active, or `"oldest"`, the one that has rested longest.
-                Both are read from the same index, page by page; threads of one moment come by their ids. From the
-                oldest on, a thread that goes on meanwhile comes again, at the end.
-            after: The `cursor` of the thread after which to go on, of a list that was asked for the same.
+            order: `"newest"` (last active first) or `"oldest"`. Both are read from the same index, page by page;
+                threads of the same time are ordered by id. With `"oldest"`, a thread that becomes active during the
+                listing is yielded again at the end.
+            after: The `cursor` of the thread after which to continue, from a listing with the same arguments.
 
         Raises:
-            InvalidInput: What is asked for cannot be meant, or `after` is a cursor of another list.
+            InvalidInput: If an argument is invalid, or `after` is a cursor of another listing.
         """
         wanted = filter_of(model, match, owner, waiting, since, until, status, label, node, error, where)
         pages = ThreadPages(self.engine.session, limit, wanted, after, order)
@@ -660,21 +660,21 @@ class KeelSaver(
         bytes: bool = False,
         on_progress: Progress | None = None,
     ) -> Mapping[str, Usage]:
-        """Return what threads have taken: tokens, cost, checkpoints, and how many they are. Who took most comes first.
+        """Return tokens, cost, checkpoints and number of threads for each group, largest first.
 
-        Read from the latest checkpoint of each thread, two round trips for up to 500; threads that were deleted are not
-        in it. Tokens and cost are those of a thread's whole history, of which a prune takes nothing away.
+        Read from the latest checkpoint of each thread: two round trips for up to 500 threads. Deleted threads are not
+        counted. Tokens and cost cover a thread's whole history, including pruned checkpoints.
 
         Args:
-            by: What to tell apart: `"owner"`, `"tenant"` (with the threads of none, under `""`), `"status"`, `"day"`
-                (of the last activity, UTC; in order), or `"thread"`.
-            since: Only threads in which something was put since then; without a zone it is local time.
-            until: Only threads in which nothing was put after that.
-            bytes: Whether to measure what they take, as it is stored: all that threads hold is read.
-            on_progress: Called with how many threads were looked at (`None` in all).
+            by: The grouping: `"owner"`, `"tenant"` (threads without a tenant under `""`), `"status"`, `"day"` (of the
+                last activity, UTC; in order), or `"thread"`.
+            since: Only threads whose last write was at or after this time; without a zone it is local time.
+            until: Only threads whose last write was at or before this time.
+            bytes: Whether to measure stored bytes, which reads all records of the threads.
+            on_progress: Called with the number of threads read (and `None`, as the total is unknown).
 
         Raises:
-            InvalidInput: It cannot be told apart by that; or it is by tenant, and this saver is a tenant's.
+            InvalidInput: If the grouping is unknown, or it is by tenant and this saver is a tenant's view.
         """
         return self.engine.run(self._read_usage(by, since, until, bytes, on_progress))
 
@@ -696,13 +696,13 @@ class KeelSaver(
         from langgraph_keel.history.usage import check_by, read_usage
 
         check_by(by, self.tenant)
-        tell = on_progress or (lambda done, total: None)
-        return read_usage(self.engine.session, by, filter_of(since=since, until=until), weighs, tell)
+        report = on_progress or (lambda done, total: None)
+        return read_usage(self.engine.session, by, filter_of(since=since, until=until), weighs, report)
 
     def info(self) -> StoreInfo:
-        """Return what this store is and holds: backend, format, durability, size, threads, requests that wait.
+        """Return the backend, format, durability and size of the store, and the number of threads and open requests.
 
-        One round trip for each 500 threads, one for each request that waits, and a few.
+        One round trip for each 500 threads, one for each open request, and a few more.
         """
         return self._info(self._facts(), self.engine.run(self._count()), len(self.approvals.pending(limit=None)))
 
@@ -723,12 +723,12 @@ class KeelSaver(
 
     @property
     def history(self) -> ThreadHistory:
-        """A feed of what happens in threads; notes beside a thread, its hand-off and its journal."""
+        """The feed of events in threads; the notes, hand-off and journal of a thread."""
         return ThreadHistory(self, self._bell)
 
     @property
     def labels(self) -> LabelMethods:
-        """Names that people give to checkpoints."""
+        """Labels of checkpoints."""
         return LabelMethods(self)
 
     @property
@@ -738,23 +738,23 @@ class KeelSaver(
 
     @property
     def runs(self) -> RunMethods:
-        """Runs of graphs on a thread that others run on, too."""
+        """Runs of graphs on threads with concurrent runs."""
         return RunMethods(self)
 
     def store(self, *, index: KeelIndex | None = None, ttl: TTLConfig | None = None) -> KeelStore:
         """Return a LangGraph store, `compile(checkpointer=saver, store=saver.store())`: items that all threads share.
 
-        No round trip. It is in the same place as the checkpoints, and used as long as the saver is open. Tenants have
-        stores of their own.
+        No round trip. Items are stored in the same place as the checkpoints, and can be used while the saver is open.
+        Each tenant has its own store.
 
         Args:
-            index: What finds items by meaning, as LangGraph's stores take it: `dims`, `embed` and `fields`; and, if
-                wanted, `model` and `memory` (`store.vectors.KeelIndex`). Needs NumPy. By default, queries are ignored.
-            ttl: When items expire, as LangGraph's stores take it: `default_ttl` and `sweep_interval_minutes` in
-                minutes, and `refresh_on_read`. By default, items stay until they are deleted.
+            index: Semantic search, with the keys of LangGraph's stores: `dims`, `embed` and `fields`; optionally
+                `model` and `memory` (`store.vectors.KeelIndex`). Needs NumPy. By default, queries are ignored.
+            ttl: Expiry of items, with the keys of LangGraph's stores: `default_ttl` and `sweep_interval_minutes` in
+                minutes, and `refresh_on_read`. By default, items are kept until they are deleted.
 
         Raises:
-            InvalidInput: `index` or `ttl` is no such configuration, or NumPy is not installed.
+            InvalidInput: If `index` or `ttl` is not a valid configuration, or NumPy is not installed.
         """
         from langgraph_keel.store.keel_store import KeelStore
 
@@ -762,12 +762,12 @@ class KeelSaver(
 
     @property
     def provenance(self) -> ProvenanceMethods:
-        """Which models wrote a thread, and with what."""
+        """The model calls that led to each checkpoint."""
         return ProvenanceMethods(self)
 
     @property
     def approvals(self) -> Inbox:
-        """What waits for a person, in all threads, and what persons decide."""
+        """Requests for approval in all threads, and their decisions."""
         from langgraph_keel.approvals.inbox import Inbox
 
         return Inbox(self.engine, self._bell)
@@ -779,12 +779,12 @@ class KeelSaver(
 
     @property
     def moving(self) -> MovingMethods:
-        """Copies to other stores, and the way from LangGraph's own savers and back."""
+        """Copies to other stores, and import from and export to LangGraph's own savers."""
         return MovingMethods(self, self._place(), self.stack.mover)
 
     @property
     def retention(self) -> RetentionMethods:
-        """The policies of what stays, and the erasure of what is stored of a person."""
+        """Retention policies, holds, and the erasure of a person's data."""
         return RetentionMethods(
             self, partial(describe_backups, keyring=self.stack.keyring), describe_source(self.stack.mover)
         )
@@ -801,7 +801,7 @@ class KeelSaver(
         return WorkspaceMethods(self, files.shadow if files else None)
 
     def _beside(self) -> Path | None:
-        """Return the file or directory that the store is; `None` for others."""
+        """Return the file or directory of the store; `None` for other backends."""
         return None
 
     @property
@@ -811,13 +811,13 @@ class KeelSaver(
         return Bell(self._notify, self._anotify, self._listen, self._alisten)
 
     def _notify(self) -> None:
-        """Tell other processes that somebody has decided; backends with a server override it, and the next three."""
+        """Notify other processes of a decision; backends with a server override this and the next three methods."""
 
     async def _anotify(self) -> None:
         """As `_notify`, asynchronously."""
 
     def _listen(self) -> Source | None:
-        """Begin to listen to what `_notify` tells; `None` where nothing is told."""
+        """Listen for notifications of `_notify`; `None` if the backend sends none."""
         return None
 
     async def _alisten(self) -> AsyncSource | None:
@@ -826,7 +826,7 @@ class KeelSaver(
 
 
 class Done:
-    """What may be awaited, and is over already."""
+    """An awaitable that has already completed."""
 
     def __await__(self) -> Generator[None]:
         """Return at once."""
@@ -834,7 +834,7 @@ class Done:
 
 
 def watch(provenance: bool) -> None:
-    """Have LangChain report from now on which graphs run, and which models they call if that is to be recorded."""
+    """Register callbacks with LangChain for runs of graphs, and for model calls if they are to be recorded."""
     from langgraph_keel.provenance import capture
     from langgraph_keel.runs import hook as runs
 

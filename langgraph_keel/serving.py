@@ -1,12 +1,11 @@
-"""The checkpointer and the store of LangGraph's API server (`langgraph dev`, Agent Server), by environment variables.
+"""Checkpointer and store for LangGraph's API server, configured by environment variables.
 
 In langgraph.json:
 
     "checkpointer": {"path": "langgraph_keel.serving.checkpointer"},
     "store": {"path": "langgraph_keel.serving.store"}
 
-The server imports these names itself, and splits them at the last dot: with a colon it finds nothing (langgraph-api
-0.16).
+The server splits these names at the last dot; a colon does not work (langgraph-api 0.16).
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ IN_MEMORY = ("memory:", "sqlite:///:memory:")
 
 @asynccontextmanager
 async def checkpointer() -> AsyncIterator[KeelSaver]:
-    """Open the store that `KEEL_URL` names, for the values of the modules that `KEEL_TYPES` lists.
+    """Open the store of `KEEL_URL`, and allow the classes of the modules in `KEEL_TYPES`.
 
-    The server enters it once in each of its event loops, and leaves it when it ends.
+    The server enters it once in each of its event loops, and leaves it at its end.
     """
-    saver = await to_thread(_open)  # imports, and looks at the disk
+    saver = await to_thread(_open)  # imports modules and reads the disk
     async with saver:
         yield saver
 
 
 @asynccontextmanager
 async def store() -> AsyncIterator[KeelStore]:
-    """Open the store of items that is in the same place as the checkpoints.
+    """Open the store of items, in the same place as the checkpoints.
 
-    `ttl` and `index` are those of `"store"` in langgraph.json. With `ttl`, a thread removes items that have expired.
+    `ttl` and `index` come from `"store"` in langgraph.json. With `ttl`, a thread removes expired items.
     """
     try:
-        config = json.loads(os.environ.get("LANGGRAPH_STORE") or "{}")  # where the server has it from, too
+        config = json.loads(os.environ.get("LANGGRAPH_STORE") or "{}")  # the server reads it from there as well
         wanted = {name: config[name] for name in ("ttl", "index") if config.get(name)}
     except (ValueError, TypeError, AttributeError) as error:
         raise InvalidInput(f"LANGGRAPH_STORE is not the store of a langgraph.json: {error}") from error
@@ -60,9 +59,9 @@ async def store() -> AsyncIterator[KeelStore]:
 def _open() -> KeelSaver:
     url = os.environ.get("KEEL_URL", "")
     if not url:
-        raise InvalidInput("KEEL_URL is not set: name the store of the server, such as KEEL_URL=sqlite:///agent.db")
+        raise InvalidInput("KEEL_URL is not set: set it to the URL of the store, such as KEEL_URL=sqlite:///agent.db")
     if url.startswith(IN_MEMORY):
-        raise InvalidInput(f"KEEL_URL={url}: each event loop of the server would have a store of its own")
+        raise InvalidInput(f"KEEL_URL={url}: each event loop of the server would have its own store")
     modules = [name.strip() for name in os.environ.get("KEEL_TYPES", "").split(",")]
     types = [cls for name in modules if name for cls in import_classes(name, "KEEL_TYPES:")]
     return open_saver(url, types=types or None)

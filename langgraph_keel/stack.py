@@ -1,4 +1,4 @@
-"""A saver's stack: the layers between its engine and the store of a backend, and the engine with its hooks."""
+"""The stack of a saver: the layers between its engine and its backend, and the engine with its hooks."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from langgraph_keel.workspace.hook import RefHook
 
 _CANNOT_MOVE = (
-    "moving_from= puts threads of no tenant, so it needs a saver that may write, and not tenants='required'. "
-    "Threads of a tenant are moved by saver.for_tenant(name).moving.import_from(source, threads=[...])"
+    "moving_from= stores threads without a tenant, so it needs a writable saver without tenants='required'. "
+    "To move threads of a tenant, use saver.for_tenant(name).moving.import_from(source, threads=[...])"
 )
 
 
@@ -63,15 +63,15 @@ _CANNOT_MOVE = (
 class Stack:
     """The layers and drivers of a saver, shared by all its copies and views."""
 
-    store: Store[Any, Any]  # the uppermost layer, or the store of the backend
-    settled: Store[Any, Any]  # as `store`, without the layer that moves threads in: the mover writes to it
+    store: Store[Any, Any]  # the top layer, or the store of the backend
+    settled: Store[Any, Any]  # as `store`, without the layer that imports threads: the mover writes to it
     driver: Driver[Any, Any]
     async_driver: AsyncDriver[Any, Any]
     gate: Gate | None  # refuses an encrypted store to a saver without keys
     is_read_only: bool
     is_async_only: bool
     keyring: Keyring | None
-    objects: Objects | None  # the place of large values, if they are kept outside of the store
+    objects: Objects | None  # the place of large values outside the store
     mover: Mover | None
     upgrades: Chain
     files: RefHook | None  # of a shadow repository
@@ -87,15 +87,15 @@ def stack_of(
     is_async_only: bool = False,
     beside: Path | None = None,
 ) -> Stack:
-    """Return a stack, built from the backend upwards: a put passes its layers from the last to the first.
+    """Return a stack, built from the backend upwards: a write passes its layers from the last to the first.
 
-    The store lies at `beside`, if it is a file or directory: a shadow repository is looked for there.
+    `beside` is the file or directory of the store, if it has one; a shadow repository is searched there.
 
-    Large values go to objects below the seals, so objects are sealed. Threads move in above the objects and below the
-    seals. Names are hidden below the seals, within `SealedStore`: the seals bind the names as the program knows them.
+    The layer of objects is below encryption, so objects are encrypted. Threads are imported above the objects and below
+    encryption. Names are hidden inside `SealedStore`, so that seals bind the names that the program uses.
     """
     upgrades, kinds = Chain(options["upgrades"]), list[type[Errand]]()
-    driver, async_driver = bare(driver), bare(async_driver)  # they may be those of another saver
+    driver, async_driver = bare(driver), bare(async_driver)  # they may belong to another saver
     objects, mover, keyring = None, None, options["encryption"]
     if options["blobs"] is not None:
         objects = open_objects(options["blobs"])
@@ -125,7 +125,7 @@ def stack_of(
 
 
 def _open_files(workspace: Workspace | None, beside: Path | None) -> RefHook | None:
-    """Return the hook of a shadow repository: of the one asked for, or one that lies beside the store."""
+    """Return the hook of the requested shadow repository, or of one next to the store."""
     is_blind = beside is None or is_in_loop()
     if workspace is None and (is_blind or not os.path.isdir(f"{os.path.realpath(str(beside))}.workspace/keel")):
         return None
@@ -144,7 +144,7 @@ def open_engine(
     serde: SerializerProtocol,
     upkeep: Hook | None,
 ) -> Engine:
-    """Return an engine on the store of a stack, or on that of a tenant."""
+    """Return an engine for the store of a stack, or of a tenant."""
     drivers = (stack.driver, stack.async_driver) if stack.gate is None else stack.gate.drivers(tenant or "")
     session = Session(
         store,
@@ -165,9 +165,9 @@ def open_engine(
 
 
 def _hooks_of(options: SaverOptions, stack: Stack, upkeep: Hook | None) -> Iterator[Hook]:
-    """Yield the hooks in their order. Features remember threads by their ids, so each tenant has hooks of its own."""
+    """Yield the hooks in order. Each tenant has its own, because features remember threads by id."""
     yield from options["extra_hooks"]
-    # The claim of a thread comes first: what a run reads afterwards, no other run changes.
+    # The claim of a thread comes first, so that no other run changes the values that the run reads afterwards.
     claims = RunClaims(
         options["plain_resume"], options["on_busy"], options["busy_timeout"], options["on_unfinished"], stack.drain
     )

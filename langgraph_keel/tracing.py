@@ -1,4 +1,4 @@
-"""Traces and metrics by OpenTelemetry (extra `otel`): `extra_hooks=[Tracing()]`. No other module imports this one."""
+"""Traces and metrics with OpenTelemetry (extra `otel`): `extra_hooks=[Tracing()]`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from langgraph_keel.tools.ledger import is_doubt
 
 _NAME = "langgraph_keel"
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-"""Seconds: a put on SQLite takes about a millisecond."""
+"""Bounds of the histogram, in seconds; a write on SQLite takes about a millisecond."""
 _RUNS = 1_000
-"""Runs whose context is remembered."""
+"""Number of runs whose context is remembered."""
 _FRESH = timedelta(seconds=1)
-"""Gauges of one export are of one look."""
+"""Maximum age of the data of a gauge, so that the gauges of one export share one read."""
 _Event: TypeAlias = Put | Reading | Writes
 _CALLS = {Put: "put", Reading: "get_tuple", Writes: "put_writes"}
 
@@ -32,14 +32,15 @@ _CALLS = {Put: "put", Reading: "get_tuple", Writes: "put_writes"}
 class Tracing(Hook):
     """A span for each `put`, `put_writes` and `get_tuple` of a run, under the current span, and metrics of them.
 
-    Spans have `keel.backend`, `keel.bytes` (as the store is given them, or gives them), `keel.conflict`, and
-    `error.type` if the call failed. Neither has ids, names or contents of threads. Metrics: `keel.operation.duration`
-    (a histogram in seconds, by `keel.operation` and `keel.backend`), `keel.conflicts`, `keel.store.errors`.
+    Spans have `keel.backend`, `keel.bytes` (bytes passed to or read from the store), `keel.conflict`, and `error.type`
+    if the call failed. Spans and metrics contain no ids, names or contents of threads. The metrics are
+    `keel.operation.duration` (a histogram in seconds, by `keel.operation` and `keel.backend`), `keel.conflicts` and
+    `keel.store.errors`.
 
     Args:
         tracer_provider: The provider of spans; the global one by default.
         meter_provider: The provider of metrics; the global one by default.
-        thread_ids: Whether spans say their thread, as `keel.thread_id`; not by default.
+        thread_ids: Whether spans contain the thread id, as `keel.thread_id`; not by default.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Tracing(Hook):
     def _begin(self, session: Session, event: _Event) -> None:
         parent, thread_id = context.get_current(), event.address.thread_id
         if not trace.get_current_span(parent).get_span_context().is_valid:
-            # LangGraph stores the writes of tasks that ran side by side from their threads, without a context.
+            # LangGraph stores the writes of parallel tasks from threads without a context.
             parent = self._parents.get(thread_id, parent)
         elif isinstance(event, Reading):
             self._parents[thread_id] = parent
@@ -73,7 +74,7 @@ class Tracing(Hook):
     begin = draft_put = draft_writes = _begin  # type: ignore[assignment]
 
     def _end(self, session: Session, event: _Event, error: BaseException | None = None) -> None:
-        if (begun := event.notes.pop(self, None)) is None:  # no run has asked
+        if (begun := event.notes.pop(self, None)) is None:  # the call did not come from a run
             return
         name = _CALLS[type(event)]
         parent, start = begun
@@ -98,10 +99,10 @@ class Tracing(Hook):
 
 
 def observe(saver: EngineSaver, meter_provider: metrics.MeterProvider | None = None) -> None:
-    """Export gauges of what a store has left to do, read by `saver.unfinished()` at each export, blocking.
+    """Export gauges of unfinished work, read with `saver.unfinished()` at each export, blocking.
 
-    `keel.threads` by `keel.state` (as `saver.status` says: `cut off`, `failed`, `waits` ...), `keel.requests.open`, and
-    `keel.tools.doubts` of those threads, and of calls that threads share. One process of a deployment is enough.
+    They are `keel.threads` by `keel.state` (of `saver.status`: `cut off`, `failed`, `waits` ...), `keel.requests.open`,
+    and `keel.tools.doubts` (in those threads and in shared calls). One process of a deployment is enough.
 
     Args:
         saver: The saver, which must have the blocking face.

@@ -1,1 +1,1 @@
-"""Where checkpoints are stored: a room for each backend. README.md says which one when."""
+"""The backends, a package for each; README.md describes how to choose one."""

@@ -1,7 +1,7 @@
-"""Requests of a loop that wait at the same moment go to the server together; a backend defines the groups.
+"""Groups requests of a loop that wait, so that they go to the server together.
 
-With 64 coroutines on one loop, half of the processor's time went to turns of a pool, timers, wake-ups and commits. A
-loop that has one or two requests at a time sends them at once.
+A backend defines the groups. With 64 coroutines on one loop, half of the processor's time was spent on pool turns,
+timers, wake-ups and commits. A loop with one or two requests at a time sends them immediately.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from weakref import WeakKeyDictionary
 from langgraph_keel.engine.plan import Q, R
 
 LANES = 2
-"""Requests or groups under way at once; further ones wait."""
+"""Maximum requests or groups in progress; further ones wait."""
 GROUP = 32
-"""Most requests in one group, which bounds how long the first of them waits."""
+"""Maximum requests in one group, which bounds how long the first of them waits."""
 PATIENCE = 0.1
-"""Seconds without a reply after which the requests under way count as stuck, and others are sent."""
+"""Seconds without a reply after which requests count as stuck; others are sent."""
 
 Send: TypeAlias = Callable[[Q], Awaitable[R]]
 SendGroup: TypeAlias = Callable[[Sequence[Q]], Awaitable[Sequence[R | None]]]
@@ -28,8 +28,8 @@ SendGroup: TypeAlias = Callable[[Sequence[Q]], Awaitable[Sequence[R | None]]]
 class Groups(Generic[Q, R]):
     """The requests of all loops.
 
-    `send_group` returns the replies of several requests, `None` for each that has to be sent by itself; all of them
-    raise its errors.
+    `send_group` returns the replies of several requests, `None` for each that must be sent alone. If it raises, all of
+    them raise its error.
     """
 
     def __init__(self, send: Send[Q, R], send_group: SendGroup[Q, R]) -> None:
@@ -37,7 +37,7 @@ class Groups(Generic[Q, R]):
         self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line[Q, R]] = WeakKeyDictionary()
 
     async def send(self, request: Q) -> R:
-        """Send a request, alone or in a group. If the caller is cancelled before it is sent, it is not sent."""
+        """Send a request, alone or in a group, unless it is cancelled while waiting."""
         loop = asyncio.get_running_loop()
         if (line := self._lines.get(loop)) is None:
             line = self._lines[loop] = _Line(*self._ways)
@@ -56,7 +56,7 @@ class _Line(Generic[Q, R]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def send(self, request: Q) -> R:
-        """As `Groups.send`."""
+        """Like `Groups.send`."""
         if len(self._lanes) < LANES:
             lane = self._take_lane()
             try:
@@ -103,7 +103,7 @@ class _Line(Generic[Q, R]):
         outcomes: Sequence[R | BaseException | None]
         try:
             outcomes = await self._send_group([request for request, _ in group])
-        except BaseException as error:  # also if all tasks are cancelled: no caller may wait for ever
+        except BaseException as error:  # also if all tasks are cancelled: no caller may wait forever
             outcomes = [error] * len(group)
         self._leave_lane(lane)
         apart = []

@@ -1,6 +1,6 @@
-"""Backends by the schemes of URLs: a table of Keel's own, and the entry points of other packages.
+"""Finds backends by URL scheme: Keel's own, and those of other packages.
 
-The name of an entry point of the group `langgraph_keel.backends` is a scheme, its object an `OpenUrl`:
+An entry point in the group `langgraph_keel.backends` has a scheme as its name and an `OpenUrl` as its object:
 
     [project.entry-points."langgraph_keel.backends"]
     mem2 = "keel_mem2:open_url"
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from langgraph_keel.saver import KeelSaver
 
 GROUP = "langgraph_keel.backends"
-"""The group of entry points by which other packages add backends."""
+"""The group of entry points through which other packages add backends."""
 
 _DATABASE = re.compile(r".+\.(db|sqlite|sqlite3)", re.IGNORECASE)
 _OPTIONS = re.compile(r"(.*)\?(\w+=[^/&]*(?:&\w+=[^/&]*)*)", re.DOTALL)
@@ -39,24 +39,24 @@ class OpenUrl(Protocol):
 
 
 class Backend(NamedTuple):
-    """A backend of Keel's own. It is imported when it is first used."""
+    """A backend of Keel's own; it is imported at its first use."""
 
     package: str
     saver: str
     schemes: tuple[str, ...]
     example: str
-    client: str = ""  # the library that it needs, if that is not installed with Keel
+    client: str = ""  # the library that it needs, if Keel does not install it
     extra: str = ""
-    needs: str = ""  # the requirement by which pip finds the library, also in an index that does not have Keel
-    alias: str = ""  # another name of the saver, which LangGraph's users know
+    needs: str = ""  # the library's requirement for pip, which also works in an index without Keel
+    alias: str = ""  # LangGraph's name of the saver
 
     @property
     def is_installed(self) -> bool:
-        """Whether its client library is there."""
+        """Whether its client library is installed."""
         return not self.client or find_spec(self.client) is not None
 
     def load(self, name: str) -> Any:
-        """Import a name of the backend's package."""
+        """Import a name from the backend's package."""
         try:
             return getattr(import_module(self.package), name)
         except ModuleNotFoundError as error:
@@ -100,14 +100,14 @@ BACKENDS = (
     ),
     Backend("langgraph_keel.backends.memory", "MemorySaver", ("memory",), "memory:"),
 )
-"""All backends of Keel's own; the order is that of error messages."""
+"""All backends of Keel's own, in the order of error messages."""
 
 
 def url_of(store: str) -> str:
-    """Return the URL of a store, or of the directory or SQLite database at a path; any other text as it is."""
+    """Return the URL of the store at a path; any other text unchanged."""
     if not isinstance(store, str) or ":" in store or not store:
         return store
-    # In a running loop, which must not wait for a disk, only the ending of a path counts.
+    # A running loop must not wait for a disk, so only the ending of a path counts there.
     can_look = not is_in_loop()
     if can_look and os.path.isdir(store):
         return f"files:{store}"
@@ -133,15 +133,15 @@ def find_opener(url: str) -> OpenUrl:
         except (ImportError, AttributeError) as error:
             raise InvalidInput(f"{place} cannot be imported: {error}") from error
         if not callable(opener):
-            raise InvalidInput(f"{place} is no function that opens a URL")
+            raise InvalidInput(f"{place} is not a function that opens a URL")
         return opener
     raise refuse_url(url)
 
 
 def refuse_url(url: str) -> InvalidInput:
-    """Return the error for a URL that names no store, with the URLs that do and without a password."""
+    """Return the error for a wrong URL: lists valid ones, and shows no password."""
     scheme, is_url, _ = url.partition("://")
-    name = (f"{scheme}:..." if is_url else "what was given") if "@" in url or "=" in url else url
+    name = (f"{scheme}:..." if is_url else "the given text") if "@" in url or "=" in url else url
     own = {scheme for backend in BACKENDS for scheme in backend.schemes}
     others = sorted({entry_point.name for entry_point in entry_points(group=GROUP)} - own)
     *examples, last = [*(backend.example for backend in BACKENDS), *(f"{scheme}:..." for scheme in others)]
@@ -150,13 +150,13 @@ def refuse_url(url: str) -> InvalidInput:
 
 
 def path_in(url: str, prefix: str) -> str:
-    """Return the path behind `prefix` in a URL, which takes no options."""
+    """Return the path after `prefix` in a URL without options."""
     path = url.removeprefix(prefix)
     match = _OPTIONS.fullmatch(url)
     if match and not os.path.lexists(path):
         names = (option.partition("=")[0] for option in match[2].split("&"))
         options = ", ".join(f"{name}=..." for name in names)
-        raise InvalidInput(f"{match[1]}?...: such URLs take no options: write open_saver({match[1]!r}, {options})")
+        raise InvalidInput(f"{match[1]}?...: such URLs take no options; write open_saver({match[1]!r}, {options})")
     if not url.startswith(prefix):
         raise refuse_url(url)
     return path

@@ -1,4 +1,4 @@
-"""The store of one tenant in tables that all tenants share: names in them have a prefix (`engine.tenants`)."""
+"""The store of one tenant in shared tables (`engine.tenants`)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from langgraph_keel.engine.verbs import Turn
 _IDLE: frozenset[Turn] = frozenset(
     {NameMap.outcome, NameMap.batch, NameMap.channel_set, NameMap.ghosts, NameMap.places}
 )
-"""Only threads and shared cells have other names."""
+"""The name maps that do nothing; only threads and shared cells are renamed."""
 
 
 class TenantStore(Renaming):
-    """The data of a tenant in a shared store, whose verbs over all threads return the tenant's threads only."""
+    """A tenant's data in a shared store; its names have a prefix there."""
 
     def __init__(self, shared: Store[Any, Any], tenant: str) -> None:
         prefix = prefix_of(tenant)
@@ -42,10 +42,10 @@ class TenantStore(Renaming):
         super().__init__(shared, find_names, _IDLE)
 
     def list_tenants(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
-        """See `Store.list_tenants`: a tenant sees no others."""
+        """Like `Store.list_tenants`; a tenant sees no other tenants."""
         return Store.list_tenants(self, after, limit)
 
 
 def _like(name: str, text: str) -> str:
-    # A store may have a type of its own for the key of a name that is not stored any more.
+    # A store may use its own type for the key of a name that is no longer stored.
     return text if type(name) is str else type(name)(text)

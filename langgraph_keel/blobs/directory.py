@@ -1,6 +1,7 @@
 """Objects as files in a directory.
 
-Not by obstore (0.12): it never calls `fsync`, others may read its files, and a forked process waits for ever.
+This does not use obstore (0.12), which never calls `fsync`, lets other users read its files, and hangs in a forked
+process.
 """
 
 from __future__ import annotations
@@ -36,13 +37,16 @@ from langgraph_keel.errors import (
 )
 
 _DEPTH = 3
-"""Parts of an object's name: the folder of the store, that of the thread, and the file."""
+"""Number of parts of an object's name: the store's folder, the thread's, the file."""
 _TRIES = 10
-"""How often a folder is made that others remove, as it is empty, before there is a file in it."""
+"""Attempts to create a folder that other processes remove while it is empty."""
 
 
 class DirectoryObjects:
-    """Keeps objects in a directory, which is made when a store has its first one. Only its owner may read it."""
+    """Keeps objects in a directory, created with the first object.
+
+    Only its owner may read it.
+    """
 
     exempt: Sequence[str] = ("Backups and copies of the directory of objects (blobs=).",)
 
@@ -50,7 +54,7 @@ class DirectoryObjects:
         self._root = Path(path).absolute()
         self.place = f"file:{self._root}"
         if self._root.exists() and not self._root.is_dir():
-            raise InvalidInput(f"blobs: {self._root} is no directory")
+            raise InvalidInput(f"blobs: {self._root} is not a directory")
 
     def send(self, request: ObjectRequest) -> Any:
         """See `Objects.send`."""
@@ -92,8 +96,8 @@ class DirectoryObjects:
                 kind = AccessDenied
             elif error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ELOOP):
                 raise CorruptStore(
-                    f"{self.place}: a directory or a link is where an object or its folder should be, and Keel makes "
-                    f"none there: look at it, and remove it by hand ({error})"
+                    f"{self.place}: a directory or a link is in place of an object or its folder, where Keel creates "
+                    f"none: inspect it, and remove it by hand ({error})"
                 ) from error
             raise kind(f"{self.place}: {error.strerror or error}") from error
 
@@ -119,7 +123,7 @@ class DirectoryObjects:
             def link(new: str, folder: int, name: str = name) -> None:
                 source, _, file = name.rpartition("/")
                 with self._open(source) as inside:
-                    # Nothing ever changes what is in a file.
+                    # A hard link is enough, because the content of a file never changes.
                     os.link(file, new, src_dir_fd=inside, dst_dir_fd=folder, follow_symlinks=False)
                 os.utime(new, dir_fd=folder, follow_symlinks=False)
 
@@ -131,7 +135,7 @@ class DirectoryObjects:
         return lost
 
     def _make_file(self, name: str, write: Callable[[str, int], None], made: set[str]) -> None:
-        """Make a file under a name of its own, and rename it; add the directories that have to be synced."""
+        """Create a file under a temporary name, and rename it; `made` gets directories to sync."""
         within, _, file = name.rpartition("/")
         above, _, last = within.rpartition("/")
         for _ in range(_TRIES):
@@ -140,7 +144,7 @@ class DirectoryObjects:
                 with self._open(above) as folder, suppress(FileExistsError):
                     os.mkdir(last, 0o700, dir_fd=folder)
                 made.add(above)
-            new = f"{file}~{token_hex(4)}"  # one that is left by a process that died is listed, and swept
+            new = f"{file}~{token_hex(4)}"  # if the process dies, it is listed and swept
             try:
                 with self._open(within) as folder:
                     try:
@@ -148,17 +152,17 @@ class DirectoryObjects:
                         os.rename(new, file, src_dir_fd=folder, dst_dir_fd=folder)
                     finally:
                         with suppress(OSError):
-                            os.unlink(new, dir_fd=folder)  # a rename to another name of the same file does nothing
+                            os.unlink(new, dir_fd=folder)  # renaming to another hard link of the same file does nothing
             except FileNotFoundError:
                 if self._is_there(within):
                     raise
                 continue
             made.add(within)
             return
-        raise StoreBusy(f"{self.place}: {within} was removed {_TRIES} times before there was a file in it")
+        raise StoreBusy(f"{self.place}: {within} was removed {_TRIES} times before a file was written to it")
 
     def _make_folder(self, folder: Path) -> None:
-        """Make the folder of a store, and those that it is in."""
+        """Create the folder of a store, and its parents."""
         missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
         for each in reversed(missing):
             each.mkdir(0o700, exist_ok=True)
@@ -166,18 +170,18 @@ class DirectoryObjects:
             _sync(os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def _check_folder(self, name: str) -> None:
-        """Check that the folder of a store is there: it stays, though empty, unless the disk is not mounted."""
+        """Check that the folder of a store exists. It stays even if empty, unless the disk is not mounted."""
         store = name.partition("/")[0]
         if not self._is_there(store):
             raise StoreUnavailable(
-                f"{self.place}: {self._root / store} is not there, where this store has its objects, or is a link: "
-                "is the directory mounted, and the one that it was opened with before? If they are gone for good, make "
-                "that folder, and they count as lost"
+                f"{self.place}: {self._root / store}, the folder of this store's objects, is not there, or is a link: "
+                "is the directory mounted, and the one that the store used before? If the objects are gone for good, "
+                "create that folder, and they count as lost"
             )
 
     @contextmanager
     def _open(self, name: str) -> Iterator[int]:
-        """Open a folder. No link below the directory is followed: it would lead to the files of others."""
+        """Open a folder. Links below the directory are not followed: they would lead to unrelated files."""
         folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in name.split("/") if name else ():
@@ -196,11 +200,11 @@ class DirectoryObjects:
             return False
 
     def _read(self, name: str, size: int) -> bytes | None:
-        """Return what an object holds, nothing if it is not one of this size; `None` if it is gone."""
+        """Return an object's content; empty if the size differs, `None` if it is missing."""
         within, _, file = name.rpartition("/")
         try:
             with self._open(within) as folder:
-                # Without waiting: a pipe may be in its place.
+                # Non-blocking, as it may be a pipe.
                 handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         except FileNotFoundError:
             self._check_folder(name)
@@ -224,7 +228,7 @@ class DirectoryObjects:
         with suppress(FileNotFoundError, NotADirectoryError), self._open(name) as folder:
             for where, _, files, inside in os.fwalk(".", dir_fd=folder):
                 for path, file in ((PurePosixPath(name, where, file), file) for file in files):
-                    if len(path.parts) == _DEPTH:  # a directory in the place of an object is somebody else's
+                    if len(path.parts) == _DEPTH:  # a directory in place of an object is not Keel's
                         with suppress(FileNotFoundError):
                             found = os.stat(file, dir_fd=inside, follow_symlinks=False)
                             yield Listed(str(path), found.st_mtime_ns // 1_000_000)
@@ -234,11 +238,11 @@ class DirectoryObjects:
         above, _, last = within.rpartition("/")
         with suppress(FileNotFoundError, NotADirectoryError), self._open(within) as folder:
             os.unlink(file, dir_fd=folder)
-        with suppress(OSError), self._open(above) as folder:  # there is something in it
+        with suppress(OSError), self._open(above) as folder:  # it is not empty
             os.rmdir(last, dir_fd=folder)
 
     def _sync(self, folders: set[str]) -> None:
-        """See that names of new files and directories are on the disk."""
+        """Sync directories, so that the names of new files are on disk."""
         for each in folders:
             with suppress(FileNotFoundError), self._open(each) as folder:
                 os.fsync(folder)

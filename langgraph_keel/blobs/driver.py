@@ -29,18 +29,18 @@ from langgraph_keel.errors import AccessDenied, InvalidInput, StoreError, StoreU
 T = TypeVar("T")
 S = TypeVar("S")
 AT_ONCE = 16
-"""Objects of one request that are under way at once."""
+"""Maximum number of concurrent transfers of one request."""
 
 _CLIENT = {"connect_timeout": "5s", "timeout": "120s"}
 _RETRY: Any = {"max_retries": 3}
-"""Three times, after 0.1 to 15 s: an outage is told within a minute, and not after three (obstore's own ten times)."""
+"""Retries after 0.1 to 15 s. Reports an outage in one minute, not in three (obstore's ten retries)."""
 _forked: list[int] = []
-"""The process that has used obstore first. Its threads are not there in one that was forked later, which would wait
-for them for ever (obstore 0.12)."""
+"""Id of the first process that used obstore. A process forked later lacks its threads and would wait for them forever
+(obstore 0.12)."""
 
 
 def open_bucket(url: str) -> BucketObjects:
-    """Return the bucket that a URL names; `check_blobs` has seen it."""
+    """Return the bucket of a URL that `check_blobs` has checked."""
     options: Any = dict(_CLIENT)
     if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes"):
         options["allow_http"] = True
@@ -55,8 +55,8 @@ class BucketObjects:
     """Keeps objects in a bucket."""
 
     exempt: Sequence[str] = (
-        "What a bucket that keeps versions, or is replicated or backed up, has of objects (blobs=) that were deleted: "
-        "until its own rules remove it.",
+        "Deleted objects (blobs=) in a bucket with versions, replicas or backups, until the bucket's own rules remove "
+        "them.",
     )
 
     def __init__(self, store: Any, place: str) -> None:
@@ -88,10 +88,10 @@ class BucketObjects:
             status = re.search(r"status code: (\d+)", str(error))
             code = status[1] if status else ""
             if isinstance(error, PermissionDeniedError | UnauthenticatedError) or code in ("401", "403"):
-                why = f"{self.place}: it does not let this program in: {_first_line(error)}"
+                why = f"{self.place}: access is denied: {_first_line(error)}"
                 raise AccessDenied(why) from None
             if isinstance(error, FileNotFoundError) or code == "404":
-                raise StoreUnavailable(f"{self.place}: there is no such bucket") from None
+                raise StoreUnavailable(f"{self.place}: the bucket does not exist") from None
             kind = StoreUnavailable if isinstance(error, BaseError) else StoreError
             raise kind(f"{self.place}: {_first_line(error)}") from None
 
@@ -121,7 +121,7 @@ class BucketObjects:
                 pass
 
     async def _put(self, named: tuple[str, bytes]) -> None:
-        # In one piece: parts of an upload that was cut off would stay in the bucket, and no listing shows them.
+        # In one piece: parts of an interrupted upload would stay in the bucket, and no listing shows them.
         await obstore.put_async(self._store, *named, use_multipart=False)
 
     async def _get(self, named: tuple[str, int]) -> bytes | None:
@@ -142,7 +142,7 @@ class BucketObjects:
     async def _remove(self, names: Collection[str]) -> None:
         try:
             await obstore.delete_async(self._store, list(names))
-        except FileNotFoundError:  # some places say so of one that is gone already, and leave others
+        except FileNotFoundError:  # some places raise it for an object that is already gone, and keep the others
             await _each(self._remove_one, names)
 
     async def _remove_one(self, name: str) -> None:
@@ -156,7 +156,7 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _each(work: Callable[[T], Awaitable[S]], items: Iterable[T]) -> list[S]:
-    """Do the same to all items, some at once; the first error ends the others."""
+    """Apply a function to items concurrently; the first error cancels the others."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: T) -> S:
@@ -178,12 +178,12 @@ def _check_process(place: str) -> None:
         _forked.append(os.getpid())
     elif _forked[0] != os.getpid():
         raise StoreUnavailable(
-            f"{place}: this process was forked from one that has used a bucket before, and cannot: start it with "
+            f"{place}: this process was forked from one that has used a bucket, so it cannot use one: start it with "
             "multiprocessing.set_start_method('spawn')"
         )
 
 
 def _first_line(error: BaseException) -> str:
-    # Not more of it, and no queries: the URLs of some requests contain signatures.
+    # Only the first line, and no queries: the URLs of some requests contain signatures.
     line = str(error).split("\n", 1)[0].split(": <?xml", 1)[0]
     return re.sub(r"(https?://[^\s?]*)\?\S*", r"\1?...", line)[:500]

@@ -1,6 +1,6 @@
-"""Requests to the place where objects are, which plans yield beside those for the database.
+"""Requests to the place of the objects, which plans yield like database requests.
 
-An object is written once, under a new name, and deleted; it never changes.
+An object is written once, under a new name, and later deleted. It never changes.
 """
 
 from __future__ import annotations
@@ -13,42 +13,48 @@ from langgraph_keel.engine.records import record
 
 
 class ObjectRequest:
-    """A request that goes to the objects, and not to the database."""
+    """A request to the objects instead of the database."""
 
     __slots__ = ()
 
 
 @record
 class MakeFolder(ObjectRequest):
-    """Make the folder of a store that has no objects yet. In a bucket there is nothing to be made."""
+    """Create the folder of a store that has no objects yet. Does nothing in a bucket."""
 
     folder: str
 
 
 @record
 class Upload(ObjectRequest):
-    """Write objects, durably. None of them is there in part; of several, some may be there if it fails."""
+    """Write objects durably.
+
+    Each is written completely or not at all; after an error, some may exist.
+    """
 
     bodies: Mapping[str, bytes]
 
 
 @record
 class Fetch(ObjectRequest):
-    """Read objects; the reply has those that are there and have the size given (of others, `b""` is there)."""
+    """Read objects.
+
+    The reply omits missing objects, and has `b""` for objects of a different size.
+    """
 
     sizes: Mapping[str, int]
 
 
 @record
 class CopyObjects(ObjectRequest):
-    """Copy objects, each to another name; the reply has the names of those that are not there to be copied."""
+    """Copy objects to other names. The reply contains the names of missing objects."""
 
     names: Mapping[str, str]
 
 
 @record
 class Remove(ObjectRequest):
-    """Delete objects; no error if one is gone already."""
+    """Delete objects. Missing objects are not an error."""
 
     names: Collection[str]
 
@@ -69,13 +75,13 @@ class Listed:
 
 
 class Objects(Protocol):
-    """A place where objects are."""
+    """A place where objects are kept."""
 
-    place: str  # as it may be shown, without credentials
-    exempt: Sequence[str]  # a sentence for receipts on each place where deleted objects may still be
+    place: str  # for messages, without credentials
+    exempt: Sequence[str]  # sentences for receipts: where deleted objects may remain
 
     def send(self, request: ObjectRequest) -> Any:
-        """Carry out a request, blocking."""
+        """Execute a request, blocking."""
         ...
 
     async def send_async(self, request: ObjectRequest) -> Any:
@@ -83,13 +89,13 @@ class Objects(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what is open. Safe to call again."""
+        """Release all resources. May be called more than once."""
         ...
 
 
 @record
 class Ask(Errand):
-    """The errand to have a request carried out by a place where objects are."""
+    """An errand that sends a request to the place of the objects."""
 
     objects: Objects
     request: ObjectRequest

@@ -1,4 +1,4 @@
-"""Where objects are to be, as a program says it, and what opens that."""
+"""Checking and opening the place given as `blobs=`."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from langgraph_keel.blobs.objects import Objects
 from langgraph_keel.errors import InvalidInput
 
 BUCKETS = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
-"""Schemes of URLs of buckets."""
+"""URL schemes of buckets."""
 _SAY = (
-    "say blobs='s3://bucket/prefix' (or gs://, az://account/container/prefix), blobs='file:/var/agent-blobs', or give "
-    "it a store of the package obstore"
+    "use blobs='s3://bucket/prefix' (or gs://, az://account/container/prefix), blobs='file:/var/agent-blobs', or pass "
+    "a store of the package obstore"
 )
 _CREDENTIALS = (
-    "leave keys, passwords and options out of the URL of blobs=: they come from the environment (AWS_ACCESS_KEY_ID, "
-    "AWS_ENDPOINT_URL, ...), or with a store of the package obstore: blobs=S3Store('bucket', ...)"
+    "leave keys, passwords and options out of the URL of blobs=: set them in the environment (AWS_ACCESS_KEY_ID, "
+    "AWS_ENDPOINT_URL, ...), or pass a store of the package obstore: blobs=S3Store('bucket', ...)"
 )
 
 
 def check_blobs(blobs: Any) -> None:
-    """Check where objects are to be, before anything is opened."""
+    """Check `blobs=` before anything is opened."""
     if blobs is None:
         return
     if isinstance(blobs, str):
         _check_url(blobs)
     elif isinstance(blobs, type) or not all(callable(getattr(blobs, name, None)) for name in ("put_async", "list")):
-        what = "bytes" if isinstance(blobs, bytes) else f"{blobs!r:.100}"  # they may hold a password
-        raise InvalidInput(f"blobs must be the URL of a place, or a store of obstore, not {what}: {_SAY}")
+        what = "bytes" if isinstance(blobs, bytes) else f"{blobs!r:.100}"  # bytes may contain a password
+        raise InvalidInput(f"blobs must be a URL or an obstore store, not {what}: {_SAY}")
     elif type(blobs).__name__ == "LocalStore":
-        raise InvalidInput("obstore's LocalStore loses files in a power cut: say blobs='file:/the/directory'")
+        raise InvalidInput("obstore's LocalStore may lose files in a power cut: use blobs='file:/the/directory'")
 
 
 def _check_url(url: str) -> None:
     scheme, colon, path = url.partition(":")
     if not colon or scheme not in ("file", *BUCKETS) or not path.strip("/"):
-        raise InvalidInput(f"blobs names no place: {_SAY}")
+        raise InvalidInput(f"blobs is not a valid URL of a place: {_SAY}")
     if scheme == "file":
         return
     try:
@@ -53,7 +53,7 @@ def _check_url(url: str) -> None:
 
 
 def open_objects(blobs: Any) -> Objects:
-    """Return the place where objects are. Nothing is asked of it yet."""
+    """Return the place of the objects. No request is sent yet."""
     if isinstance(blobs, str) and blobs.startswith("file:"):
         path = blobs.removeprefix("file:")
         return DirectoryObjects(unquote(path.removeprefix("//")) if path.startswith("///") else path)

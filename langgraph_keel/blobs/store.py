@@ -1,24 +1,25 @@
-"""A store that keeps the large bodies of another one in objects: rows of values, and writes of tasks.
+"""A store layer that keeps large rows and writes in objects.
 
-The row has a note instead (`engine.encoding.bodies.Absent`): the id of the store, a token, the SHA-256 of the body, and
-its size. With a keyring, this store is below the one that seals: digests are of sealed bytes, and tell nothing.
+The row contains a reference instead (`engine.encoding.bodies.Absent`): the id of the store, a token, the SHA-256 of the
+body, and its size. With a keyring, this layer is below the sealing layer, so the digests are of sealed bytes and reveal
+nothing.
 
-*Order.* An object is written before its row, and deleted after it: a failure leaves an object without a row at most.
+*Order.* An object is written before its row, and deleted after it. So a failure can only leave an object without a row.
 
 *Names.* `<store>/<thread>/<digest>-<token>`. The folder of a thread is named by a hash of its id. Rows are copied
-unchanged with a thread: a reader looks into the folder of its own thread.
+unchanged with a thread, and a reader looks in the folder of its own thread.
 
-*No second reference.* No request can delete an object only if nobody refers to it again. So only the put that has
-written an object ever refers to it (by the token), and one without a reference is deleted after an hour (`GRACE`). An
-object whose row was removed is deleted at once: rows that no entry shows are never shown again.
+*No second reference.* A place cannot delete an object on condition that it has no references. So only the write that
+created an object ever refers to it (by the token), and an object without a reference is deleted after an hour
+(`GRACE`). The object of a removed row is deleted immediately, because rows that no entry shows are never shown again.
 
-*A copy* writes objects under names that a deletion may be about to remove. So a deletion first writes a mark beside
-them (`_Mark`). A copy looks for marks after its rows are there: if there is one, it is taken back and refused; if not,
-nothing else will be removed, and it sees what is missing. A prune sets no mark: it could only harm a thread that was
-deleted and copied again between two of its requests.
+*A copy* writes objects under names that a deletion may be about to remove. So a deletion first writes a mark to the
+folder (`_Mark`), and a copy looks for marks after its rows are stored. If it finds one, the copy is undone and refused.
+If not, no further object will be removed, and the copy checks which objects are missing. A prune sets no mark: it could
+only harm a thread that was deleted and copied again between two requests of the prune.
 
-*The clock* of the hour is this machine's, and an object's time is the place's: buckets refuse requests that are signed
-more than 15 minutes away from their own time.
+*Clocks.* The hour is measured by this machine's clock, and the age of an object by the clock of the place. Buckets
+refuse requests that are signed more than 15 minutes away from their own time.
 """
 
 from __future__ import annotations
@@ -84,27 +85,27 @@ from langgraph_keel.engine.thread import touches
 from langgraph_keel.errors import CorruptStore, StoreBusy, StoreFull
 
 LIMIT = 1 << 16
-"""Bytes above which a body is kept in an object, unless a program says otherwise."""
+"""Default size, in bytes, above which a body is kept in an object."""
 LEAST = 1024
-"""The least that it may say: what says which object takes a hundred."""
+"""Minimum of `blob_limit`, in bytes: a reference takes about a hundred."""
 GRACE = 3_600_000
-"""Milliseconds after which an object that nothing refers to belongs to no put any more that is under way."""
+"""Age, in milliseconds, at which an object without a reference is a leftover."""
 WRITES = 500
-"""Writes that are listed at once."""
+"""Writes per page."""
 _ROUNDS = 20
-"""How often a thread is read that is pruned meanwhile."""
+"""Maximum number of attempts to read a thread that is being pruned."""
 
 _REMOVING = "removing-"
-"""How the names of objects begin that are no values, but marks."""
+"""Prefix of the names of objects that are marks, not values."""
 
 _STRAY = re.compile(r"\x1fobjects/([0-9a-f]{32})")
-"""Names a folder of objects whose thread is gone: nobody knows its id. No thread has such a name."""
+"""Placeholder for the unknown id of a deleted thread that still has objects. No thread has such a name."""
 
 
 class _Mark(NamedTuple):
-    """Says in a folder that objects are being removed there that a copy may write again."""
+    """Marks a folder in which objects are being removed that a copy may write again."""
 
-    name: str  # of an object, which counts for an hour, and is swept if its process died
+    name: str  # of its object, which is valid for an hour, and swept if its process died
     written_at: int  # milliseconds since 1970
 
 
@@ -113,7 +114,7 @@ def _milliseconds() -> int:
 
 
 class BlobStore(Layer):
-    """Keeps bodies of another store of more than `limit` bytes in objects, and `room` bytes of them in memory."""
+    """Keeps bodies above `limit` bytes in objects, and caches `room` bytes of them."""
 
     def __init__(
         self,
@@ -130,22 +131,25 @@ class BlobStore(Layer):
         self._most = self._room = room
         self._clock = clock
         self._id: bytes | None = None
-        self._can_end = False  # a tenant's can
+        self._can_end = False  # only a tenant's store can
         self._known: OrderedDict[str, bytes] = OrderedDict()
         self._dying: dict[str, dict[RowPlace, str]] = {}
 
     # -- writing -----------------------------------------------------------------------------------------------
 
     def write_entry(self, new: NewEntry) -> Plan[Outcome]:
-        """See `Store.write_entry`. One request more if something is large; for the first one, up to two trips more."""
+        """See `Store.write_entry`.
+
+        One more request for large bodies; the first time, up to two more trips.
+        """
         if any(self._is_large(row.body) for rows in new.repacks.values() for row in rows):
-            # It would be uploaded with all that is in objects by itself already, and a packed row only saves space.
+            # A large packed row would upload again what objects already contain, and packing only saves space.
             small = {name: [row for row in rows if not self._is_large(row.body)] for name, rows in new.repacks.items()}
             new = replace(new, repacks={name: tuple(rows) for name, rows in small.items() if rows})
         if not any(self._is_large(row.body) for rows in new.appends.values() for row in rows):
             return (yield from self.inner.write_entry(new))
         if self._can_end and new.base is None and not (new.checked and new.parent):
-            self._id = None  # nothing in it says that the store was not emptied meanwhile: it would have another one
+            self._id = None  # the store may have been emptied, and then has a new id
         bodies: dict[str, bytes] = {}
         store, thread_id = (yield from self._make_id()), new.address.thread_id
         appends = {
@@ -154,11 +158,11 @@ class BlobStore(Layer):
         }
         outcome: Outcome = yield from self._write(bodies, self.inner.write_entry(replace(new, appends=appends)))
         if not isinstance(outcome, Stored):
-            yield from self._remove(bodies)  # nobody else has a name of these
+            yield from self._remove(bodies)  # no other process refers to these
         return outcome
 
     def write_batch(self, address: Address, batch: Batch) -> Plan[None]:
-        """See `Store.write_batch`. As for `write_entry`."""
+        """See `Store.write_batch`. Requests as for `write_entry`."""
         if not self._is_large(batch.body):
             yield from self.inner.write_batch(address, batch)
             return
@@ -167,7 +171,7 @@ class BlobStore(Layer):
         yield from self._write(bodies, self.inner.write_batch(address, replace(batch, body=body)))
 
     def replace_plain(self, thread_id: str, new: Replacement) -> Plan[None]:
-        """See `Store.replace_plain`. What was in objects in plain text is swept after an hour."""
+        """See `Store.replace_plain`. Plain-text objects are swept after an hour."""
         bodies: dict[str, bytes] = {}
         store = yield from self._make_id()
         rows = {place: [self._move_row(row, store, thread_id, bodies) for row in of] for place, of in new.rows.items()}
@@ -181,7 +185,7 @@ class BlobStore(Layer):
         return len(body) > self._limit
 
     def _move(self, body: bytes, count: int, store: bytes, thread_id: str, bodies: dict[str, bytes]) -> bytes:
-        """Return what stands in a row for a body; one that is large is added to `bodies`."""
+        """Return the body to store in a row. A large body is replaced by a reference and added to `bodies`."""
         if not self._is_large(body):
             return body
         absent = Absent(store, token_bytes(8), hashlib.sha256(body).digest(), len(body), count)
@@ -192,14 +196,14 @@ class BlobStore(Layer):
         return Row(row.lo, row.count, self._move(row.body, row.count, store, thread_id, bodies))
 
     def _write(self, bodies: Mapping[str, bytes], written: Plan[Any]) -> Plan[Any]:
-        """Write objects, and then what refers to them."""
+        """Write objects, then the rows that refer to them."""
         if not bodies:
             return (yield from written)
         began = self._clock()
         yield self._ask(Upload(bodies))
         reply = yield from written
         if self._clock() - began > GRACE // 2:
-            # This process stood still for so long that a sweep may have taken them for leftovers.
+            # This process was suspended so long that a sweep may have removed them as leftovers.
             yield self._ask(Upload(bodies))
         for name, body in bodies.items():
             self._remember(name, body)
@@ -208,7 +212,10 @@ class BlobStore(Layer):
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> Plan[Any]:
-        """See `Store.read_entry`. One request more if an object is needed that is not known."""
+        """See `Store.read_entry`.
+
+        One more request if an object is needed that is not cached.
+        """
         found: Found | Unchanged | None = yield from self.inner.read_entry(address, known)
         if isinstance(found, Unchanged):
             bodies = yield from self._fetch(_absent_in(address.thread_id, [batch.body for batch in found.batches]))
@@ -216,14 +223,17 @@ class BlobStore(Layer):
         return None if found is None else (yield from self._fill([found]))[0]
 
     def read_values(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
-        """See `Store.read_values`. One request more for all objects that are needed and not known."""
+        """See `Store.read_values`.
+
+        One more request for all needed objects that are not cached.
+        """
         asked = {entry.stamp: entry for entry in entries}
         found: Sequence[Found] = yield from self.inner.read_values(entries)
-        # No more than was asked for: nobody shall fetch what is in other objects.
+        # Only the requested rows, so that no other objects are fetched.
         return (yield from self._fill([_narrow(each, asked[each.entry.stamp]) for each in found]))
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Sequence[Found]]:
-        """See `Store.read_history`. As for `read_values`."""
+        """See `Store.read_history`. Requests as for `read_values`."""
         found: Sequence[Found] = yield from self.inner.read_history(address, channels)
         wanted = [{name: rows for name, rows in each.rows.items() if name in channels} for each in found]
         return (yield from self._fill([replace(each, rows=rows) for each, rows in zip(found, wanted, strict=True)]))
@@ -235,7 +245,7 @@ class BlobStore(Layer):
         return [replace(each, batch=_fill_batch(each.batch, thread_id, bodies)) for each in page]
 
     def _fill(self, found: Sequence[Found]) -> Plan[Sequence[Found]]:
-        """Return entries with what is in objects in its place; rows that entries share stay shared."""
+        """Replace references in entries by bodies. Shared rows stay shared."""
         absent: dict[str, Absent] = {}
         for each in found:
             rows = (row.body for of in each.rows.values() for row in of)
@@ -263,7 +273,7 @@ class BlobStore(Layer):
         ]
 
     def _fetch(self, absent: Mapping[str, Absent]) -> Plan[Mapping[str, bytes]]:
-        """Return what objects hold, by their names; of one that is gone or was changed, what says so to a reader."""
+        """Return the bodies of objects by name. The body of a lost object reports the loss."""
         bodies = {name: body for name in absent if (body := self._known.get(name)) is not None}
         sizes = {name: each.size for name, each in absent.items() if name not in bodies}
         if not sizes:
@@ -275,13 +285,13 @@ class BlobStore(Layer):
                 self._remember(name, body)
                 bodies[name] = body
                 continue
-            what = "is gone" if body is None else "is not what was put there"
+            what = "is gone" if body is None else "was changed"
             reason = f"a value of {size:,} bytes is lost: the object {name} in {self._objects.place} {what}"
             bodies[name] = absent_frame(replace(absent[name], reason=reason))
         return bodies
 
     def _remember(self, name: str, body: bytes) -> None:
-        # Each step is one of the interpreter's, so that threads need no lock.
+        # Each step is atomic in the interpreter, so threads need no lock.
         if self._known.setdefault(name, body) is body:
             self._room -= len(body)
         while self._room < 0 and self._known:
@@ -292,7 +302,10 @@ class BlobStore(Layer):
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> Plan[None]:
-        """See `Store.remove_entries`. Of a thread with objects, what goes is read first, as far as it is in rows."""
+        """See `Store.remove_entries`.
+
+        If a thread has objects, the rows to be removed are read first.
+        """
         dying: Mapping[RowPlace, str | None] = {}
         writes: Sequence[str | None] = ()
         if (yield from self._list(thread_id)):
@@ -301,7 +314,7 @@ class BlobStore(Layer):
             dying, writes = yield from view_removed(self.inner, graph, removal, partial(_name_in, thread_id))
         yield from self.inner.remove_entries(thread_id, gone, ghosts)
         if names := [name for name in writes if name]:
-            # A checkpoint that was put again meanwhile has kept its writes; then a sweep finds what is left of others.
+            # A checkpoint that was written again concurrently keeps its writes; a sweep finds the leftovers of others.
             went = {node.address for node in graph.nodes if node.stamp in gone}
             left: Graph = yield from self.inner.read_graph(thread_id)
             if went.isdisjoint(node.address for node in left.nodes):
@@ -310,10 +323,13 @@ class BlobStore(Layer):
             self._dying.setdefault(thread_id, {}).update(rows)
 
     def remove_rows(self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph) -> Plan[int]:
-        """See `Store.remove_rows`. Their objects go at once, and with them what is left of puts that failed."""
+        """See `Store.remove_rows`.
+
+        Deletes their objects, too, and leftovers of failed writes.
+        """
         removed: int = yield from self.inner.remove_rows(thread_id, live, graph)
         dying = self._dying.pop(thread_id, {})
-        # One that was put meanwhile may show a row again, as the entry was there that it builds on.
+        # A concurrent write may show a row again, because the entry it builds on still existed.
         dead = [
             name
             for (namespace, channel, lo, count), name in dying.items()
@@ -332,30 +348,33 @@ class BlobStore(Layer):
 
     def _mark(self, folder: str) -> Plan[_Mark]:
         mark = _Mark(f"{folder}/{_REMOVING}{token_hex(8)}", self._clock())
-        with suppress(StoreFull):  # there is no space even for that, and what is removed makes some
+        with suppress(StoreFull):  # the place is full, and the removal makes space
             yield self._ask(Upload({mark.name: b""}))
         return mark
 
     def _remove_marked(self, mark: _Mark, names: Collection[str]) -> Plan[None]:
-        """Delete objects, and then the mark. If this process stood still meanwhile, a later sweep does it."""
+        """Delete objects, then the mark. If this process was suspended, a later sweep deletes the objects."""
         if names and self._clock() - mark.written_at < GRACE // 2:
             yield from self._remove(names)
         yield self._ask(Remove([mark.name]))
 
     def _sweep_outside(self, thread_id: str) -> Plan[None]:
-        """Delete objects of a thread without a reference, an hour after they were written. One request, or more."""
+        """Delete a thread's objects without a reference, an hour after they were written. One request, or more."""
         old = self._old((yield from self._list(thread_id)))
         if old and (left := old - (yield from self._find_names(thread_id))):
             yield from self._sweep(left)
 
     def _sweep(self, left: Collection[str]) -> Plan[None]:
-        """Delete old objects of one folder that nothing refers to, but for those that a copy has written anew."""
+        """Delete old, unreferenced objects of a folder, unless a copy has written them again."""
         folder = _folder_in(left)
         mark = yield from self._mark(folder)
         yield from self._remove_marked(mark, self._old((yield self._ask(ListObjects(folder)))).intersection(left))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
-        """See `Store.delete_thread`. Objects go after it; one of a put that may be under way stays, as a stray."""
+        """See `Store.delete_thread`.
+
+        Deletes its objects afterwards. Recent leftovers stay, as a stray.
+        """
         if stray := _STRAY.fullmatch(thread_id):
             store = yield from self._find_id()
             if left := self._old((yield self._ask(ListObjects(f"{store.hex()}/{stray[1]}"))) if store else ()):
@@ -373,7 +392,10 @@ class BlobStore(Layer):
         return is_deleted
 
     def list_strays(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
-        """See `Store.list_strays`. Folders of objects whose thread is gone come last, each with a name of its own."""
+        """See `Store.list_strays`.
+
+        Object folders of deleted threads come last, each with its own name.
+        """
         names: list[str] = []
         if after is None or not _STRAY.fullmatch(after):
             names += yield from self.inner.list_strays(after, limit)
@@ -391,7 +413,10 @@ class BlobStore(Layer):
         return [*names, *(name for name in strays if after is None or name > after)][:limit]
 
     def delete_all(self, limit: int) -> Plan[int]:
-        """See `Store.delete_all`. Objects go first: what says where they are goes with the rest."""
+        """See `Store.delete_all`.
+
+        Objects are deleted first, because the id of their folder is deleted, too.
+        """
         if (store := (yield from self._find_id())) is not None:
             listed: Sequence[Listed] = yield self._ask(ListObjects(store.hex()))
             if listed:
@@ -406,7 +431,7 @@ class BlobStore(Layer):
         return {each.name for each in listed if each.written_at < before}
 
     def _list(self, thread_id: str) -> Plan[Sequence[Listed]]:
-        """Return the objects of a thread. One request; none if the store has no objects at all."""
+        """Return the objects of a thread. One request; none if the store has no objects."""
         store = yield from self._find_id()
         if store is None:
             return ()
@@ -414,9 +439,9 @@ class BlobStore(Layer):
         return listed
 
     def _find_names(self, thread_id: str, upto: Entry | None = None) -> Plan[set[str]]:
-        """Return the names of the objects that a thread refers to, or those of its past up to an entry."""
-        # An entry that shows rows of an earlier one is asked for both. So all is read again if one was removed, or put
-        # again, while it was read.
+        """Return the objects that a thread, or its past up to an entry, refers to."""
+        # Entries may show rows of earlier ones, so all is read again if one was removed, or written again, during the
+        # read.
         graph: Graph = yield from self.inner.read_graph(thread_id)
         for _ in range(_ROUNDS):
             names = yield from self._find_names_in(thread_id, graph, upto)
@@ -431,7 +456,7 @@ class BlobStore(Layer):
         if upto is not None:
             at = next((number for number, node in enumerate(nodes) if node.stamp == upto.stamp), -1)
             nodes = nodes[: at + 1]
-            # Of the last one, what tasks have written is not copied: its step runs anew.
+            # The writes of the last entry are not copied: its step runs again.
         view = partial(_name_in, thread_id)
         all_of = Removal(ghosts={node.stamp: set() for node in nodes})
         rows, _ = yield from view_removed(self.inner, replace(graph, nodes=nodes), all_of, view)
@@ -449,7 +474,10 @@ class BlobStore(Layer):
     # -- copying -----------------------------------------------------------------------------------------------
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Plan[CopyOutcome]:
-        """See `Store.copy_thread`. Objects are copied first, and checked after the rows, which are read twice."""
+        """See `Store.copy_thread`.
+
+        Objects are copied before the rows, which are read twice, and checked after.
+        """
         if (yield from self._find_id()) is not None:
             entries: Sequence[Entry] = yield from self.inner.scan(Query(target, limit=1))
             if entries or (yield from self.inner.list_writes(target, None, 1)):
@@ -457,7 +485,7 @@ class BlobStore(Layer):
             if names := (yield from self._find_names(source, upto)):
                 yield self._ask(CopyObjects({name: _moved(name, source, target) for name in names}))
         outcome: CopyOutcome = yield from self.inner.copy_thread(source, target, upto)
-        # Not taken away again if it is refused: somebody who has copied the same meanwhile refers to the same names.
+        # The objects stay if the copy is refused: a concurrent copy of the same thread refers to the same names.
         if not isinstance(outcome, Copied) or (yield from self._find_id()) is None:
             return outcome
         needed = yield from self._find_names(target)
@@ -466,8 +494,8 @@ class BlobStore(Layer):
         if needed and any(_REMOVING in name for name in there - self._old(listed)):
             yield from self.delete_thread(target)
             raise StoreBusy(
-                f"thread {target!r}: objects of the thread that was there before are still being removed: copy "
-                f"{source!r} again in a while, or to another thread id"
+                f"thread {target!r}: objects of the former thread of this name are still being removed: copy "
+                f"{source!r} again later, or to another thread id"
             )
         if missing := needed - there:
             lost: Collection[str] = yield self._ask(
@@ -478,36 +506,42 @@ class BlobStore(Layer):
                 raise StoreBusy(f"thread {source!r} was pruned while it was copied: copy it again")
         return outcome
 
-    # -- the store's own ---------------------------------------------------------------------------------------
+    # -- the store's id ----------------------------------------------------------------------------------------
 
     def of_tenant(self, tenant: str) -> BlobStore:
-        """See `Store.of_tenant`. What a tenant has is in a folder of its own."""
+        """See `Store.of_tenant`. A tenant has its own folder."""
         store = BlobStore(self.inner.of_tenant(tenant), self._objects, self._limit, self._most, self._clock)
         store._can_end = True
         return store
 
     def list_kinds(self, thread_id: str | None) -> Plan[Sequence[str]]:
-        """See `Store.list_kinds`. Without this store's own, which is never sealed: it stands below that."""
+        """See `Store.list_kinds`.
+
+        Omits this layer's kind, which is never sealed, as it is below that layer.
+        """
         kinds: Sequence[str] = yield from self.inner.list_kinds(thread_id)
         return [kind for kind in kinds if kind != OBJECTS.kind]
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
-        """See `Store.read_cells`. Without this store's own: who finds it above has no objects at hand."""
+        """See `Store.read_cells`.
+
+        Hides this layer's cell: a layer above that finds one has no `blobs=`.
+        """
         return {} if shelf == OBJECTS else (yield from self.inner.read_cells(shelf, keys))
 
     def _find_id(self) -> Plan[bytes | None]:
-        """Return what tells this store from others in the same place; `None` if it has no objects. At most one trip."""
+        """Return this store's id in the place; `None` if it has no objects. At most one trip."""
         if self._id is None:
             cells = yield from self.inner.read_cells(OBJECTS, [OBJECTS_KEY])
             self._id = _parse_id(cells[OBJECTS_KEY]) if OBJECTS_KEY in cells else None
         return self._id
 
     def _make_id(self) -> Plan[bytes]:
-        """As `_find_id`; if there is none, it is made. One trip more then, and a request."""
+        """Return the id, created if needed with one more trip and a request."""
         found = yield from self._find_id()
         if found is None:
             cell = Cell(token_hex(16), raw_frame(token_bytes(8)))
-            # First: who finds the cell and no folder is at another place.
+            # The folder first: a cell without a folder means a wrong place.
             yield self._ask(MakeFolder(_parse_id(cell).hex()))
             swapped = yield from self.inner.swap_cell(OBJECTS, OBJECTS_KEY, None, cell)
             found = self._id = _parse_id(cell if swapped.done else swapped.cell)
@@ -515,10 +549,10 @@ class BlobStore(Layer):
 
 
 def _parse_id(cell: Cell | None) -> bytes:
-    """Return what tells a store from others."""
+    """Return the id in a store's cell."""
     found = open_frame(cell.header) if cell else b""
     if len(found) != 8:
-        raise CorruptStore("what names the folder of this store's objects is damaged")
+        raise CorruptStore("the record that names the folder of this store's objects is damaged")
     return found
 
 
@@ -527,7 +561,7 @@ def _folder_of(thread_id: str) -> str:
 
 
 def _folder_in(names: Collection[str]) -> str:
-    """Return the folder that objects of one thread are in."""
+    """Return the folder of objects of one thread."""
     return next(iter(names)).rpartition("/")[0]
 
 
@@ -536,7 +570,7 @@ def _name_of(absent: Absent, thread_id: str) -> str:
 
 
 def _name_in(thread_id: str, body: bytes) -> str | None:
-    """Return the name of the object that a body says; `None` if it says none, or is damaged."""
+    """Return the name of the object that a body refers to, or `None`."""
     if not body.startswith(BLOB):
         return None
     try:
@@ -547,7 +581,7 @@ def _name_in(thread_id: str, body: bytes) -> str | None:
 
 
 def _absent_in(thread_id: str, bodies: Iterable[bytes]) -> dict[str, Absent]:
-    """Return what bodies say of objects, by the names of these."""
+    """Return the references among some bodies, by object name."""
     found: dict[str, Absent] = {}
     for body in bodies:
         if (name := _name_in(thread_id, body)) and (absent := read_absent(body)):
@@ -556,12 +590,12 @@ def _absent_in(thread_id: str, bodies: Iterable[bytes]) -> dict[str, Absent]:
 
 
 def _moved(name: str, source: str, target: str) -> str:
-    """Return what an object of one thread is named in another."""
+    """Return an object's name in another thread."""
     return name.replace(_folder_of(source), _folder_of(target), 1)
 
 
 def _narrow(found: Found, asked: Entry) -> Found:
-    """Return an entry as it was asked for, with no other rows, if there are objects at all."""
+    """Return an entry with only the requested rows, if any of its rows is in an object."""
     if not any(row.body.startswith(BLOB) for rows in found.rows.values() for row in rows):
         return found
     rows = {name: rows_in(rows, asked.refs[name].runs) for name, rows in found.rows.items() if name in asked.refs}

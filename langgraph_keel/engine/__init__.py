@@ -1,1 +1,1 @@
-"""The semantics of Keel, written once: no I/O, no client library, no clock, no randomness of its own."""
+"""Keel's semantics for all backends, without I/O, client libraries or clocks."""

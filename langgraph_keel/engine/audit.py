@@ -1,18 +1,21 @@
-"""The audit trail: what has happened to requests for approval, of all threads, as a chain that shows what was changed.
+"""The audit trail: a tamper-evident chain of approvals and other acts of persons.
 
-Each event is a *link*: a cell under its number, which says the hash of the link before it, and is never replaced. Who
-fills the cell owns the number; who was slower goes on with the next one, so that no lock is needed. What the event is
-about, its *content*, is a cell of its own, which belongs to the thread: it is deleted with it, and the chain stays.
-The link has the content's digest, salted, so that nobody can find out by guessing what was removed; the salt stands
-with the content, and goes with it. A content is written before its link, under its digest: a crash in between leaves
-a content that no link names, and that is deleted with its thread. Two writers may append the same event (`append`, with
-a secret): they write the same content, whose token says which link was the last one then, and look for its link after
-that one before they make it, so there is one link.
+Each event is a *link*: a cell whose key is the event's number, with the hash of the previous link. A link is never
+replaced. The process that fills the cell owns the number; slower processes take the next number, so no lock is needed.
+The details of the event, its *content*, are in a separate cell that belongs to the thread. It is deleted with the
+thread, while the chain stays.
 
-The *head* says how far the chain goes, so that whoever appends need not walk it. It is moved after each append, and may
-stay behind after a crash; but it is there before the first link, and never ahead of the last one: if it is, links were
-removed. Somebody who can write to the store can still make a whole chain anew, or remove contents as if their thread
-had been deleted. The first can be found by an *anchor*: a `number:hash` that was noted elsewhere (`verify`).
+The link contains the salted digest of the content, so that a deleted content cannot be guessed. The salt is stored in
+the content and deleted with it. A content is written before its link, with its digest as the key. A crash in between
+leaves a content without a link, which is deleted with its thread. Two processes may append the same event (`append`,
+with a secret). They write the same content; its token contains the number of the last link at that time. Both search
+the links after that number before they add one, so there is one link.
+
+The *head* contains number and hash of the last link, so that `append` does not have to walk the chain. It is moved
+after each append and may be behind after a crash. It exists before the first link and is never ahead of the last one;
+if it is, links were removed. An attacker with write access to the store can still rewrite the whole chain, or remove
+contents as if their thread had been deleted. An *anchor*, a `number:hash` that was noted elsewhere, detects a rewritten
+chain (`verify`).
 
 The hashes can be computed without Keel:
 
@@ -42,7 +45,7 @@ LINKS, CONTENTS, HEADS = Shelf(None, "audit"), Shelf(None, "trail"), Shelf(None,
 HEAD = "head"
 """The key of the only cell of `HEADS`."""
 BEGIN = "0" * 64
-"""What stands for the hash of a link before the first one."""
+"""The `previous` hash of the first link."""
 START = (0, BEGIN)
 """Number and hash of the end of an empty chain."""
 
@@ -66,12 +69,12 @@ class Link:
 
 
 def key_of(number: int) -> str:
-    """Return the key of a link: in the order of their keys, links are in the order of their numbers."""
+    """Return the key of a link. Keys sort like numbers."""
     return f"{number:016d}"
 
 
 def number_in(key: str) -> int:
-    """Return the number of a link with this key; 0 if none has it."""
+    """Return the number of the link with this key; 0 if it is not a link's key."""
     return int(key) if key.isdigit() else 0
 
 
@@ -81,21 +84,21 @@ def sha(text: str) -> str:
 
 
 def text_of(content: Mapping[str, Any]) -> str:
-    """Return a content as JSON, always the same for the same content."""
+    """Return a content as canonical JSON."""
     try:
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"an audit event must be about what JSON can hold: {error}") from error
+        raise InvalidInput(f"the content of an audit event cannot be written as JSON: {error}") from error
 
 
 def next_link(number: int, previous: str, at: str, kind: str, digest: str) -> Link:
-    """Return the link that comes after link `number`, whose hash is `previous`."""
+    """Return the link after link `number`, whose hash is `previous`."""
     hashed = [number + 1, previous, at, kind, digest]
     return Link(number + 1, previous, at, kind, digest, sha(json.dumps(hashed, separators=(",", ":"))))
 
 
 def cell_of(codec: Codec, token: str, link: Link) -> Cell:
-    """Return the cell of a link: it belongs to no thread, so it stays when threads are deleted."""
+    """Return the cell of a link, without origin, so that it outlives threads."""
     return Cell(token, header_of(codec, *astuple(link)))
 
 
@@ -108,12 +111,12 @@ def link_in(codec: Codec, key: str, cell: Cell) -> Link:
         if link.number > 0 and key_of(link.number) == key and all(map(_HASH.fullmatch, hashes)):
             return link
     raise CorruptStore(
-        f"event {number_in(key) or key} of the audit trail was changed: what stands there is not that event"
+        f"event {number_in(key) or key} of the audit trail was changed: its cell does not contain this event"
     )
 
 
 def content_in(codec: Codec, link: Link, cell: Cell) -> tuple[str, dict[str, Any]]:
-    """Return the digest of a content, and what it says."""
+    """Return the digest of a content, and the content."""
     what = f"the content of event {link.number}"
     stored = _values_in(codec, cell, what)
     try:
@@ -127,7 +130,7 @@ def content_in(codec: Codec, link: Link, cell: Cell) -> tuple[str, dict[str, Any
 
 
 def read_end(codec: Codec, head: Cell, default: T) -> tuple[int, str] | T:
-    """Return number and hash of the last link, as the head says; the default if it cannot be read."""
+    """Return number and hash in the head; `default` if the head cannot be read."""
     try:
         number, previous = _values_in(codec, head, "the head")
     except (CorruptStore, ValueError):
@@ -137,17 +140,17 @@ def read_end(codec: Codec, head: Cell, default: T) -> tuple[int, str] | T:
 
 
 def header_of(codec: Codec, *values: int | str) -> bytes:
-    """Return the header of a cell: one list, which a store of files shows as such."""
+    """Return the header of a cell: one list, which the file backend shows as a list."""
     return codec.encode([list(values)])
 
 
 def _values_in(codec: Codec, cell: Cell, what: str) -> list[Any]:
     try:
         (values,) = codec.decode(cell.header)
-    except Exception as error:  # a serializer of the user's raises what it likes
+    except Exception as error:  # a user's serializer may raise anything
         raise CorruptStore(f"{what} of the audit trail cannot be read: {error}") from error
     if type(values) is not list:
-        raise CorruptStore(f"{what} of the audit trail was changed: it is no list")
+        raise CorruptStore(f"{what} of the audit trail was changed: it is not a list")
     return values
 
 
@@ -157,11 +160,11 @@ class AuditEvent:
     """One event of the audit trail.
 
     Attributes:
-        number: Its place in the trail, from 1.
+        number: Its position in the trail, from 1.
         at: ISO time.
-        kind: What has happened.
-        content: All about it, and whose it is (`thread_id`); `None` if it was deleted with its thread.
-        hash: Stands for this event and all before it.
+        kind: The kind of event, such as `"pruned"`.
+        content: Its details, with the `thread_id`; `None` if they were deleted with the thread.
+        hash: Hash of this event and all events before it.
     """
 
     number: int
@@ -174,13 +177,13 @@ class AuditEvent:
 @publish
 @dataclass(frozen=True, slots=True)
 class AuditVerdict:
-    """What a check of the whole trail has found.
+    """The result of a check of the whole trail.
 
     Attributes:
-        events: How many events it has.
-        removed: How many of them have lost their content, as those of deleted threads do.
-        head: `number:hash` of the last event that can be read: to be noted elsewhere, and compared later.
-        problems: What is wrong, each with the number of the event.
+        events: Number of events.
+        removed: Number of events without content, because their threads were deleted.
+        head: `number:hash` of the last readable event. Note it elsewhere, to compare it later.
+        problems: Problems found, each with the number of the event.
     """
 
     events: int
@@ -190,7 +193,7 @@ class AuditVerdict:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the check found no problems."""
         return not self.problems
 
 
@@ -198,24 +201,27 @@ class AuditVerdict:
 
 
 def is_name(by: object) -> bool:
-    """Return whether a text can name the person who acts: `keel:` begins the names that Keel itself uses."""
+    """Return whether a text can name a person. `keel:` marks Keel's own names."""
     return isinstance(by, str) and bool(by.strip()) and not by.startswith("keel:")
 
 
 def check_by(by: object) -> None:
     """Check the optional name of the person who acts."""
     if by is not None and not is_name(by):
-        raise InvalidInput(f"by must name who does it, as your program has authenticated them, not {by!r:.100}")
+        raise InvalidInput(f"by must name the person who acts, as authenticated by your program, not {by!r:.100}")
 
 
 def append_act(session: Session, thread_id: str, kind: str, by: str | None, **about: Any) -> Plan[None]:
-    """Append what a person has just done, with what about it is not `None`. Trips as `append`."""
+    """Append a person's action, without details that are `None`. Trips as `append`."""
     told = {name: value for name, value in {"by": by, **about}.items() if value is not None}
     yield from append(session, thread_id, session.now, kind, told)
 
 
 def was_appended(session: Session, thread_id: str, content: Mapping[str, Any], secret: str) -> Plan[bool]:
-    """Return whether an event was appended, or has begun to be: for the arguments see `append`. One trip."""
+    """Return whether an event was appended, at least its content. One trip.
+
+    For the arguments see `append`.
+    """
     _, digest = _text_and_digest(thread_id, content, secret)
     return bool((yield from session.store.read_cells(CONTENTS, [digest])))
 
@@ -226,32 +232,33 @@ def _text_and_digest(thread_id: str, content: Mapping[str, Any], salt: str) -> t
 
 
 def append_deletion(session: Session, thread_id: str, by: str) -> Plan[None]:
-    """Append that a person has deleted a thread. The event belongs to no thread, so it has a hash of the id only."""
+    """Append the deletion of a thread, with a hash of its id instead of the thread."""
     yield from append_act(session, "", "deleted", by, thread=sha(thread_id))
 
 
 def append(
     session: Session, thread_id: str, at: str, kind: str, content: Mapping[str, Any], secret: str | None = None
 ) -> Plan[int]:
-    """Append an event. Four trips; one more for the very first, two for each rival who was faster.
+    """Append an event; return its number.
 
-    To append again, after a crash or a lost reply, makes a second event, unless a `secret` says that it is the same.
+    Four trips, one more for the first event of a store, and two for each faster concurrent writer. Appending again
+    after a crash or a lost reply adds a second event, unless both calls pass the same `secret`.
     """
     salt = secret or session.new_token()
     text, digest = _text_and_digest(thread_id, content, salt)
     head = yield from _ensure_head(session)
     end = read_end(session.codec, head, START)
-    # The token says after which link the content was written: its own link is looked for from there.
+    # The token starts with the number of the last link at this time: a search for the content's link starts there.
     new_token = f"{end[0]:016d}{session.new_token()[:16]}"
     new = Cell(new_token, header_of(session.codec, salt, text), origin=thread_id)
     written = yield from session.store.swap_cell(CONTENTS, digest, None, new)
     token, number = session.new_token(), None
-    if written.cell is not None:  # of another writer of the same event
+    if written.cell is not None:  # another writer of the same event was faster
         known = written.cell.token
         after = int(known[:16]) if len(known) == 32 and known[:16].isdecimal() else 0
         number, end = yield from _search(session, digest, after, end)
     while number is None:
-        # Of an enumeration of texts only the text: what revives as something else would be no link.
+        # Of a `StrEnum` member only the text: it would be revived as another type, which is not a valid link.
         link = next_link(*end, str(at), str(kind), digest)
         cell = cell_of(session.codec, token, link)
         if (yield from session.store.swap_cell(LINKS, key_of(link.number), None, cell)).done:
@@ -259,7 +266,7 @@ def append(
         else:
             number, end = yield from _search(session, digest, end[0], end)
             if number is None and end[0] < link.number:
-                raise CorruptStore(f"the audit trail has a link {link.number} that is in no list of links")
+                raise CorruptStore(f"link {link.number} of the audit trail exists but is missing from listings")
     yield from _move_head(session, head, end, session.new_token())
     return number
 
@@ -276,7 +283,7 @@ def _ensure_head(session: Session) -> Plan[Cell]:
 def _search(
     session: Session, digest: str, after: int, end: tuple[int, str]
 ) -> Plan[tuple[int | None, tuple[int, str]]]:
-    """Search the links after a number for the one of a content. A trip for each 200."""
+    """Search for the link of a content after a number. One trip per 200 links."""
     while True:
         page = yield from _read_page(session.store, key_of(after), _PAGE)
         for key, cell in page[:-1]:
@@ -293,7 +300,7 @@ def _search(
 
 
 def _move_head(session: Session, head: Cell | None, end: tuple[int, str], token: str) -> Plan[None]:
-    """Move the head to a link, given its number and hash, unless somebody has moved it further."""
+    """Move the head to a link, unless another process has moved it further."""
     new = Cell(token, header_of(session.codec, *end))
     while head is None or read_end(session.codec, head, START)[0] < end[0]:
         stood = head.token if head else None
@@ -309,7 +316,7 @@ def _move_head(session: Session, head: Cell | None, end: tuple[int, str], token:
 def read_events(session: Session, after: int = 0, limit: int = 200) -> Plan[Sequence[AuditEvent]]:
     """Read a page of the trail, oldest first. Two trips."""
     if after < 0 or limit < 1:
-        raise InvalidInput(f"after must be 0 or an event's number, and limit 1 or more, not {after!r} and {limit!r}")
+        raise InvalidInput(f"after must be 0 or an event's number, and limit at least 1, not {after!r} and {limit!r}")
     page = yield from _read_page(session.store, key_of(after), limit)
     links = [link_in(session.codec, key, cell) for key, cell in page]
     contents = yield from _read_contents(session.store, links)
@@ -322,13 +329,13 @@ def read_events(session: Session, after: int = 0, limit: int = 200) -> Plan[Sequ
 
 
 def _read_page(store: Store[Any, Any], after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
-    """Read a page of links as of one moment. One trip; another one if links seem to be missing."""
+    """Read a page of links as one snapshot. One trip, or two if links seem missing."""
     page = yield from store.list_cells(LINKS, "", after, limit)
     keys, number = [key for key, _ in page], number_in(after or "")
     if not keys or keys == [key_of(number + nth) for nth in range(1, len(keys) + 1)]:
         return page
-    # A directory is not listed at one moment: a link that is being made may be seen, and the one that was made just
-    # before it not. Whatever comes before one that was seen is there by now, unless somebody has removed it.
+    # Listing a directory is not atomic: it may contain a new link but not the one written just before. All links before
+    # a listed one exist by now, unless they were removed.
     page = yield from store.list_cells(LINKS, "", after, limit)
     return [(key, cell) for key, cell in page if key <= keys[-1]]
 
@@ -345,9 +352,9 @@ def _read_contents(store: Store[Any, Any], links: Sequence[Link]) -> Plan[Mappin
 def verify(
     session: Session, expected: str | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Plan[AuditVerdict]:
-    """Check the whole trail: that every event is there, says what it said, and follows the one before it.
+    """Check that every event exists, is unchanged and follows the previous one.
 
-    A trip for the head, and two for each 200 events. Events that are appended meanwhile do no harm.
+    One trip for the head, and two per 200 events. Events may be appended concurrently.
     """
     anchor = None
     if expected is not None:
@@ -357,7 +364,7 @@ def verify(
         anchor = int(found[1]), found[2]
     walk = _Walk(session.codec)
     try:
-        cells = yield from session.store.read_cells(HEADS, [HEAD])  # before the links: they may only be more by then
+        cells = yield from session.store.read_cells(HEADS, [HEAD])  # before the links, which can only become more
         end = read_end(session.codec, cells[HEAD], None) if HEAD in cells else None
         walk.notes = {number for number, _ in filter(None, (end, anchor))}
         yield from _walk_links(session.store, walk, end[0] if end else 0, progress or (lambda events, total: None))
@@ -365,12 +372,12 @@ def verify(
             walk.check_end("the head", *end)
         elif HEAD in cells:
             walk.say("the head cannot be read: it was changed")
-        elif walk.events and HEAD not in (yield from session.store.read_cells(HEADS, [HEAD])):  # begun meanwhile
+        elif walk.events and HEAD not in (yield from session.store.read_cells(HEADS, [HEAD])):  # was the trail new?
             walk.say("the head is missing: it was removed, perhaps with the events at the end")
         if anchor:
-            walk.check_end("what was noted", *anchor)
-    except CorruptStore as error:  # a file that is damaged makes the whole page fail
-        walk.say(f"after event {walk.number} not all was checked: {error}")
+            walk.check_end("the expected head", *anchor)
+    except CorruptStore as error:  # a damaged file makes the whole page fail
+        walk.say(f"the check is incomplete after event {walk.number}: {error}")
     return AuditVerdict(walk.events, walk.removed, walk.head, tuple(walk.problems))
 
 
@@ -393,13 +400,13 @@ class _Walk:
     """A walk along the chain."""
 
     codec: Codec
-    number: int = 0  # the last one seen
-    hash: str | None = BEGIN  # its hash; `None` if the hash that the next link follows is unknown
+    number: int = 0  # of the last link seen
+    hash: str | None = BEGIN  # of the last link seen; `None` if it could not be read
     head: str = f"0:{BEGIN}"  # number and hash of the last link that could be read
     events: int = 0
     removed: int = 0
     problems: list[str] = field(default_factory=list)
-    notes: set[int] = field(default_factory=set)  # the numbers whose hashes go to `kept`
+    notes: set[int] = field(default_factory=set)  # the numbers whose hashes are kept in `kept`
     kept: dict[int, str] = field(default_factory=lambda: {0: BEGIN})
 
     def say(self, problem: str) -> None:
@@ -416,7 +423,7 @@ class _Walk:
             return None
         self._check_place(link)
         if link != next_link(link.number - 1, link.previous, link.at, link.kind, link.digest):
-            self.say(f"event {link.number} was changed: its hash is not that of what it says")
+            self.say(f"event {link.number} was changed: its hash does not match it")
         if (cell.origin, cell.expires_at) != ("", None):
             self.say(f"event {link.number} was changed: it would be deleted with a thread, or expire")
         self.number, self.hash, self.head = link.number, link.hash, f"{link.number}:{link.hash}"

@@ -1,7 +1,7 @@
-"""Cells: values beside the checkpoints, each changed by compare-and-set. A *shelf* holds the cells of one kind.
+"""Cells: values stored next to the checkpoints, changed by compare-and-set.
 
-A writer needs the token of the current content. Tokens are random: a slow writer cannot know a newer one (fencing), and
-a request that is sent again after a lost reply is recognized by the token it brings.
+A *shelf* contains the cells of one kind. A writer needs the token of the current content. Tokens are random, so a slow
+writer cannot know a newer one (fencing), and a request that is repeated after a lost reply is recognized by its token.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _KEY = re.compile(r"[a-z0-9_][a-z0-9._-]{0,127}")
 
 OBJECTS_KEY = "store"
 BLOCK = 32
-"""Hexadecimal digits of a block in the key of a ranked cell: one hash. Such a key has four blocks."""
+"""Hexadecimal digits per block (one hash) of a ranked cell's key of four blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """Where cells are.
+    """The cells of one kind, of one thread or shared.
 
     Attributes:
-        thread_id: The thread they belong to and are deleted with; `None` for those that all threads share.
-        kind: What they are: 1 to 16 letters from a to z.
+        thread_id: The thread that the cells belong to and are deleted with; `None` for cells that all threads share.
+        kind: Their kind: 1 to 16 letters from a to z.
     """
 
     thread_id: str | None
@@ -36,25 +36,25 @@ class Shelf:
     def __post_init__(self) -> None:
         """Check the kind."""
         if not (isinstance(self.kind, str) and _KIND.fullmatch(self.kind)):
-            raise InvalidInput(f"{self.kind!r} is no kind of cell: use 1 to 16 letters from a to z")
+            raise InvalidInput(f"{self.kind!r} is not a valid kind of cell: use 1 to 16 letters from a to z")
 
 
 OBJECTS = Shelf(None, "blobs")
-"""Says which objects outside of the store are its own (`blobs.store`): never sealed, and never copied to another."""
+"""Identifies this store's objects (`blobs.store`); never encrypted or copied."""
 
 
 @dataclass(slots=True, unsafe_hash=True)  # as `records.record`, since a search makes thousands
 class Cell:
-    """What a cell holds.
+    """The content of a cell.
 
     Attributes:
-        token: Tells this content from all that the cell ever held and will hold; random, 1 to 32 letters and digits.
+        token: Distinguishes this content from all earlier and later ones; random, 1 to 32 letters and digits.
         header: The small part, which listings read; framed (see `engine.encoding.bodies`), opaque to stores.
-        body: The rest, framed; `b""` if there is none, or if it was not asked for.
-        origin: The thread that wrote a shared cell, `""` if none did: what a thread has shared is deleted with it.
-        expires_at: Milliseconds since 1970, from which on the engine takes it to be gone; `None` is never.
-        rank: Its place in a search (`Store.find_cells`): microseconds since 1970. A cell without one is not found.
-        marks: What a ranked cell can be found by (see `entries.marks_of`).
+        body: The rest, framed; `b""` if there is none or it was not read.
+        origin: The thread that wrote a shared cell and with which it is deleted; `""` if there is none.
+        expires_at: Milliseconds since 1970 from which on the engine treats it as deleted; `None` means never.
+        rank: Its position in a search (`Store.find_cells`): microseconds since 1970. Searches ignore cells without
+        rank. marks: The hashed terms by which a search finds a ranked cell (see `entries.marks_of`).
     """
 
     token: str
@@ -77,8 +77,8 @@ class Swapped:
     """The reply to a swap.
 
     Attributes:
-        done: Whether the cell now holds what was brought.
-        cell: If not: what it holds instead, body and all; `None` if it is empty.
+        done: Whether the cell now has the new content.
+        cell: If not: its current content with the body; `None` if it is empty.
     """
 
     done: bool
@@ -91,15 +91,15 @@ Swap: TypeAlias = tuple[str, str | None, Cell | None]
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Which ranked cells of a shelf to find.
+    """A search for ranked cells of a shelf.
 
     Attributes:
-        prefix: What their keys begin with: whole blocks.
-        marks: What each of them has; none if `is_grouped`.
-        after: The rank and the key of the last cell of the page before.
-        limit: Most cells to return.
-        is_bare: Whether headers may be missing: keys, tokens and times are enough.
-        is_grouped: Whether to return one cell of those whose keys differ in the last block only.
+        prefix: Prefix of their keys, in whole blocks.
+        marks: The marks that each result must have; none if `is_grouped`.
+        after: The rank and the key of the last cell of the previous page.
+        limit: Maximum number of cells.
+        is_bare: Whether headers may be omitted, as the caller needs only keys, tokens and times.
+        is_grouped: Whether to return only one of several cells whose keys differ in the last block.
     """
 
     prefix: str = ""
@@ -111,7 +111,7 @@ class Search:
 
 
 def select_cells(cells: Iterable[tuple[str, Cell]], search: Search) -> list[tuple[str, Cell]]:
-    """Return the page of a search: `Store.find_cells`, for stores that decide in Python."""
+    """Return a page of `Store.find_cells`, for stores that search in Python."""
     wanted, after = {*search.marks}, search.after
     found = [
         (-cell.rank, key, cell)
@@ -124,7 +124,7 @@ def select_cells(cells: Iterable[tuple[str, Cell]], search: Search) -> list[tupl
             firsts.setdefault(each[1][:-BLOCK], each)
         page = [each for group, each in firsts.items() if after is None or group > after[1][:-BLOCK]]
     else:
-        found.sort()  # no two have one key
+        found.sort()  # keys are unique
         page = [each for each in found if after is None or each[:2] > (-after[0], after[1])]
     page = page[: search.limit]
     if search.is_bare:
@@ -133,7 +133,7 @@ def select_cells(cells: Iterable[tuple[str, Cell]], search: Search) -> list[tupl
 
 
 def ruling(current: Cell | None, expected: str | None, new: Cell | None) -> Literal["write", "again", "refuse"]:
-    """Return what a swap does to a cell that holds `current`: `Store.swap_cell`, for stores that decide in Python."""
+    """Return the outcome of `Store.swap_cell`, for stores that decide in Python."""
     held = None if current is None else current.token
     if held == expected:
         return "write"
@@ -141,14 +141,17 @@ def ruling(current: Cell | None, expected: str | None, new: Cell | None) -> Lite
 
 
 def check_swapped(expected: str | None, swapped: Swapped, what: str) -> Swapped:
-    """Return the reply to a swap; `CorruptStore` if its token is damaged, as a loop of retries would never end."""
+    """Return the reply to a swap; raise `CorruptStore` if its token is damaged.
+
+    A loop of retries would never end.
+    """
     if not swapped.done and swapped.cell is not None and swapped.cell.token == expected:
-        raise CorruptStore(f"{what} is damaged: its token is {expected!a}, and nothing that knows it can replace it")
+        raise CorruptStore(f"{what} is damaged: a swap that expects its token {expected!a} is refused")
     return swapped
 
 
 def key_of_cell(key: str) -> str:
-    """Return `key` if it can name a cell: in file systems and URLs, too."""
+    """Return `key` if it is valid as the key of a cell, also in file systems and URLs."""
     if not _KEY.fullmatch(key):
         raise InvalidInput(f"{key!r} cannot name a cell: use 1 to 128 of a-z, 0-9, '_', '.', '-', not '.' or '-' first")
     return key

@@ -1,6 +1,6 @@
-"""The plans of the saver interface: put, get_tuple, list, put_writes, delta history, delete and copy.
+"""The plans behind the methods of the saver.
 
-`put`, `put_writes` and `get_tuple` are one round trip each; exceptions are named where they are made.
+`put`, `put_writes` and `get_tuple` take one round trip each; comments name the exceptions.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ from langgraph_keel.errors import (
 
 _log = logging.getLogger(__name__)
 storing: dict[Put | Writes, tuple[Store[Any, Any], str]] = {}
-"""Checkpoints and writes that this process is storing now, with store and thread; their run may be cancelled."""
+"""Writes in progress, with store and thread, even if their run was cancelled."""
 LARGE = 1 << 16
-"""Bytes of state above which it is cheaper to read the parent than to write all of it again."""
+"""Bytes of state above which reading the parent is cheaper than storing it again."""
 
 _INLINE = Ref(Kind.INLINE)  # one object, so that references of two versions are compared by identity
 
@@ -143,7 +143,7 @@ def put(
     new.terms = [] if address.checkpoint_ns else [*terms_of_entry(checkpoint, new.source), *new.terms]
     base = session.memo.get(_key(address))
     if inheritance.is_asked and base and base.checkpoint_id != parent.checkpoint_id:
-        base = None  # the values of the parent itself are needed
+        base = None  # the values of the parent itself are required
     entry = _encode(session, new, inheritance, base)
     if base is None and parent.checkpoint_id:
         weight = sum(len(row.body) for rows in entry.appends.values() for row in rows)
@@ -152,7 +152,7 @@ def put(
     new.base, new.entry = base, entry
     storing[new] = session.store, address.thread_id
     try:
-        # What `update_state` makes of a checkpoint that it has not found, or of the very first one of a thread.
+        # `update_state` looks like this if it has not found the checkpoint, or for the first checkpoint of a thread.
         may_be_gone = parent.checkpoint_id and metadata.get("step") == 0 and new.source == "update"
         if may_be_gone and (yield from session.store.read_entry(parent)) is None:
             raise _gone(parent)
@@ -173,13 +173,13 @@ def put(
 
 
 def _known_entry(entry: NewEntry, stored: Stored, versions: Mapping[str, Any], base: KnownEntry | None) -> KnownEntry:
-    """Return the memory of a stored entry that was encoded as the one after `base`."""
+    """Return the memory of a stored entry that was encoded as the successor of `base`."""
     channels, refs = {**entry.known}, {**entry.refs}
     for name, first in stored.first.items():
         channels[name] = known = channels[name].with_number(first)
         refs[name] = known.ref
     kept = Entry(entry.address, entry.parent, stored.stamp, entry.header, refs, entry.run_id)
-    # Of an entry that was seen to be there, numbers mean the same: of a thread that was deleted, they need not.
+    # If the store has verified the base, item numbers mean the same. In a thread that was deleted, they may not.
     seen = base if entry.base is not None else None
     found = KnownEntry(kept, channels, versions, seen.version or None if seen else None)
     found.is_whole = seen is None or seen.is_whole
@@ -189,7 +189,7 @@ def _known_entry(entry: NewEntry, stored: Stored, versions: Mapping[str, Any], b
 def _store_again(
     session: Session, new: Put, inheritance: Inheritance, entry: NewEntry, refused: BaseGone | Moved
 ) -> Plan[tuple[NewEntry, Stored]]:
-    """Store whole values, if another process pruned the base of the differences: a second trip."""
+    """Store whole values if another process pruned the base entry. One more trip."""
     is_resent, outcome = refused.is_resent, cast(Outcome, refused)
     if isinstance(refused, BaseGone):
         session.memo.forget(_key(new.address))
@@ -204,29 +204,33 @@ def _store_again(
 
 
 def _may_be_stored(session: Session, new: Put, moved: Moved) -> Plan[bool]:
-    """Return whether the head may come from a checkpoint that was refused and has gone. One trip.
+    """Return whether the head may descend from a refused, removed checkpoint.
 
-    It does not if the entries show a way from the head back to the parent of that checkpoint that passes it by.
+    One trip. It does not if the entries show a way from the head to the parent of that checkpoint without that
+    checkpoint.
     """
     try:
         graph = yield from session.store.read_graph(new.address.thread_id)
     except StoreError:
-        return True  # its run must be told that it was refused
+        return True  # report the refusal in any case
     here = [node for node in graph.nodes if node.address.checkpoint_ns == new.address.checkpoint_ns]
     way = Ancestry(here).way(*(node for node in here if node.address.checkpoint_id == moved.head))
-    parents = {node.parent for node in way} - {None}  # of a parent that was pruned, a store may say there was none
+    parents = {node.parent for node in way} - {None}  # a store may return `None` for a pruned parent
     return new.address.checkpoint_id in parents or new.parent.checkpoint_id not in parents
 
 
 def _refuse(session: Session, new: Put, moved: Moved, may_be_stored: bool) -> Plan[CheckpointConflict]:
-    """Return why a checkpoint is not stored; its run, if it is of this process, ends there. One trip, or none."""
+    """Return why a checkpoint is refused; stop its run if it is in this process.
+
+    At most one trip.
+    """
     address, parent = new.address, new.parent.checkpoint_id
     run, stored = find_run(new.config), None
     if run is not None and parent is not None and parent != run.began_at:
         try:
             stored = None if (yield from _is_replaced(session, new.parent)) else parent
         except StoreError:
-            may_be_stored = True  # its run must be told that it was refused
+            may_be_stored = True  # report the refusal in any case
     error = CheckpointConflict(
         address.thread_id, address.checkpoint_ns, parent, moved.head, str(address.checkpoint_id), stored, may_be_stored
     )
@@ -236,7 +240,10 @@ def _refuse(session: Session, new: Put, moved: Moved, may_be_stored: bool) -> Pl
 
 
 def _is_replaced(session: Session, stored: Address) -> Plan[bool]:
-    """Return whether no state has the input of a refused run, given the last checkpoint it has stored. One trip."""
+    """Return whether no state contains the input of a refused run. One trip.
+
+    `stored` is the last checkpoint that the run has stored.
+    """
     # Nodes see an input from the step after its checkpoint on. A run that begins there with new input replaces it.
     if stored.checkpoint_ns:
         return False
@@ -244,14 +251,14 @@ def _is_replaced(session: Session, stored: Address) -> Plan[bool]:
     nodes = [node for node in graph.nodes if not node.address.checkpoint_ns]
     sources = {node.address.checkpoint_id: UnreadHeader(node, session.codec).metadata.get("source") for node in nodes}
     if stored.checkpoint_id not in sources:
-        return False  # it was pruned, so it cannot be known
+        return False  # it was pruned, so the answer is unknown
     way = Ancestry(nodes).way(*(node for node in nodes if node.is_head))
     after = [sources[node.address.checkpoint_id] for node in way if node.parent == stored.checkpoint_id]
     return not after or (sources[stored.checkpoint_id] == "input" and after != ["loop"])
 
 
 def _encode(session: Session, new: Put, inheritance: Inheritance, base: KnownEntry | None) -> NewEntry:
-    """Encode a checkpoint as the one after `base`. No trip."""
+    """Encode a checkpoint as the successor of `base`. No trip."""
     before: Mapping[str, Known] = base.channels if base else {}
     refs: dict[str, Ref] = {}
     channels: dict[str, Known] = {}
@@ -281,7 +288,7 @@ def _compose(
     repacks: Mapping[str, tuple[Row, ...]],
     base: KnownEntry | None,
 ) -> NewEntry:
-    """Return the entry of values that are encoded; `refs` has the channels with own values in their order."""
+    """Return the entry of encoded values; `refs` has channels with own values."""
     refs, appends, uses_base = {**refs}, dict[str, tuple[Row, ...]](), bool(repacks)
     for name, known in channels.items():
         refs[name] = known.ref
@@ -309,9 +316,9 @@ def _compose(
 def _recall(
     session: Session, new: Put, inheritance: Inheritance, entry: NewEntry
 ) -> Plan[tuple[KnownEntry | None, NewEntry]]:
-    """Learn the parent, which this process has forgotten; return it, and the entry as the one after it. One trip.
+    """Read the forgotten parent; return it, and the entry as its successor.
 
-    All values are serialized by now (rule 3 of plan.py); those that the parent has are left out again.
+    One trip. All values are already serialized (rule 3 of plan.py); values that the parent has are left out again.
     """
     try:
         reading = Reading(config_of(new.parent, "named"), new.parent)
@@ -359,22 +366,22 @@ def begin_run(session: Session, config: RunnableConfig, *, is_async: bool) -> Pl
 
 
 def _gone(address: Address) -> NotFound:
-    # LangGraph would begin anew, with an empty state, and put that after whatever the thread has.
+    # LangGraph would begin again with an empty state, and store it after the latest checkpoint.
     return NotFound(
-        f"{address}: there is no such checkpoint to go on from, it may have been pruned: leave checkpoint_id "
-        "out to go on from the latest"
+        f"{address}: there is no such checkpoint to continue from. It may have been pruned: omit checkpoint_id to "
+        "continue from the latest"
     )
 
 
 def get_tuple(session: Session, config: Mapping[str, Any]) -> Plan[CheckpointTuple | None]:
-    """Read one checkpoint, of which no run begins."""
+    """Read one checkpoint, not to begin a run from it."""
     reading = Reading(config, address_of(config))
     yield from _read(session, reading)
     return reading.result
 
 
 def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[KnownEntry | None]:
-    """Read a checkpoint into `reading.result`, and return what is known of it: who puts the next one needs it."""
+    """Read a checkpoint into `reading.result`; return its memory for the next `put`."""
     address, key = reading.address, _key(reading.address)
     if is_hidden(address):
         reading.result = yield from read_hidden(session, address)
@@ -384,13 +391,13 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Kno
         base = None
     found = yield from session.store.read_entry(address, None if base is None else base.stamp)
     if base is not None and isinstance(found, Unchanged) and found.checkpoint_id not in (None, base.checkpoint_id):
-        # The store was put back to an earlier time, and has given the stamp to another entry since.
+        # The store was restored from a backup, and has since assigned the stamp to another entry.
         base, found = None, (yield from session.store.read_entry(address))
     if found is None:
         return None
     known = base if isinstance(found, Unchanged) else None
     if isinstance(found, Unchanged):
-        assert base is not None, "a store knows what nobody has named"
+        assert base is not None, "a store answered Unchanged, but no stamp was passed"
         found = base.refresh(found, bool(session.hooks.revive))
     elif base is not None and base.stamp != found.entry.stamp:
         base = None
@@ -407,7 +414,7 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Kno
 
 
 def _known_values(session: Session, known: KnownEntry, header: Header) -> dict[str, Any]:
-    """Return the values of a known checkpoint, afresh, and keep with it what more copies can be made of."""
+    """Return fresh values of a known checkpoint; keep decoded values for copies."""
     entry, codec, version = known.entry, session.codec, known.version
     has_room = version is not False
     if not version or not version.is_as_decoded(codec):
@@ -436,13 +443,13 @@ def _header_copies(session: Session, entry: Entry) -> Copies | Literal[False]:
         copies = Copies([header.checkpoint, header.metadata, header.inline, header.about], COPIED)
     except Uncopied:
         return False
-    return False if copies.classes else copies  # what its classes are today would have to be asked each time
+    return False if copies.classes else copies  # its classes would have to be checked each time
 
 
 def _base_of(session: Session, found: Found, result: CheckpointTuple, runs: bool) -> KnownEntry:
-    """Return what is known of a checkpoint that was read.
+    """Return the memory of a checkpoint that was read.
 
-    A run will put the next one, so what that changes is prepared now, while the values are at hand. Others only look.
+    For a run, which will store the next checkpoint, fingerprint the values now. Other readers skip that.
     """
     values, refs = result.checkpoint["channel_values"], found.entry.refs
     channels: dict[str, Known] = {}
@@ -463,7 +470,7 @@ def revive(
     reading: Reading | None = None,
     known: KnownEntry | None = None,
 ) -> Plan[CheckpointTuple]:
-    """Make the tuple of an entry. No trip, except for formats before 4 (LangGraph 0.5)."""
+    """Return the tuple of an entry. No trip except for formats before 4."""
     entry = found.entry
     where = entry.address
     if known and known.header and known.version and known.version.codec is session.codec:
@@ -481,7 +488,7 @@ def revive(
         elif unpacker is not None:
             values = unpacker.version(entry.refs, header.inline, found.rows, where)
         else:
-            # In the order in which they were put: refs keep it.
+            # In the original order, which refs keep.
             values = dict.fromkeys(entry.refs) | header.inline
             values |= Unpacker(session.codec, session.memo.open_frame).values(entry.refs, found.rows, where)
         writes, beside = unpack_batches(found.batches, session.codec, where)
@@ -504,7 +511,7 @@ def revive(
 
 
 def revive_other(session: Session, found: Found, channels: Collection[str] | None = None) -> Revived | None:
-    """Return a checkpoint of another version of the application as hooks revive it; `None` if none does."""
+    """Return another application version's checkpoint as revived by a hook, if any."""
     if not session.hooks.revive:
         return None
     return _ask_hooks(session, found, unpack_header(found.entry.header, session.codec, found.entry.address), channels)
@@ -519,13 +526,13 @@ def _ask_hooks(session: Session, found: Found, header: Header, channels: Collect
 
 
 def _check_newer(session: Session, where: Address, about: Mapping[str, Any], beside: Sequence[Any] = ()) -> None:
-    """Check that no newer version of the application has stored this, unless placeholders are read."""
+    """Refuse data of a newer application version, except in read-only views."""
     if not session.codec.shows:
         check_state(where, about, beside, session.state_version)
 
 
 def _adopt_sends(session: Session, entry: Entry, checkpoint: dict[str, Any]) -> Plan[None]:
-    """Move the Sends that formats below 4 left among the parent's writes to where format 4 has them."""
+    """Move Sends from the parent's writes (formats before 4) into the checkpoint."""
     found = yield from session.store.read_entry(entry.address.at(entry.parent))
     writes = pending_writes(found.batches, session.codec, entry.address) if found else []
     sends = [value for _, channel, value in writes if channel == TASKS]
@@ -538,16 +545,16 @@ def _adopt_sends(session: Session, entry: Entry, checkpoint: dict[str, Any]) -> 
 # -- delta channels --------------------------------------------------------------------------------------------
 
 
-# LangGraph asks for the writes that such a channel is rebuilt from (`get_delta_channel_history`). Wrappers of a saver
-# without that method, such as LangGraph's API server, walk along the parents instead, by `get_tuple`. A prune leaves
-# ancestors unseen, as ghosts (`removal.py`). So that such a walk finds their writes, one *hidden* checkpoint replaces
-# all of them: it is named as the parent of a checkpoint that needs them, and no run can begin from it.
+# LangGraph rebuilds such a channel from writes (`get_delta_channel_history`). Wrappers of a saver without this method,
+# such as LangGraph's API server, walk the parents with `get_tuple` instead. A prune turns needed ancestors into
+# invisible ghosts (`removal.py`). So that such a walk finds their writes, one *hidden* checkpoint replaces all of them:
+# it is the parent of a checkpoint that needs them, and no run can begin from it.
 
 
 def delta_history(
     session: Session, address: Address, channels: Sequence[str]
 ) -> Plan[Mapping[str, DeltaChannelHistory]]:
-    """Walk the ancestors of a checkpoint once for all channels; see `KeelSaver.get_delta_channel_history`."""
+    """Walk the ancestors once; see `KeelSaver.get_delta_channel_history`."""
     ancestors = yield from session.store.read_history(address, set(channels))
     histories: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
     for found in ancestors:
@@ -557,7 +564,7 @@ def delta_history(
         for channel in remaining:
             history, ref = histories[channel], found.entry.refs.get(channel)
             history["writes"][:0] = [write for write in writes if write[1] == channel]
-            # The seed is the value at the ancestor, before its own writes, which therefore count too.
+            # The seed is the value at the ancestor, before its own writes, so these are included.
             if other is not None:
                 if channel in other.values:
                     history["seed"] = other.values[channel]
@@ -571,9 +578,9 @@ def delta_history(
 
 
 def read_hidden(session: Session, address: Address) -> Plan[CheckpointTuple | None]:
-    """Return a hidden checkpoint: in it, what a walk along the ancestors would have found. Two trips.
+    """Return a hidden checkpoint: the result of a walk of the ancestors. Two trips.
 
-    The values are those that the farthest ancestors have; the writes are all since then, oldest first.
+    It has the values of the farthest ancestors, and all writes since then, oldest first.
     """
     needs = address.at(cast(str, address.checkpoint_id).removesuffix(HIDDEN))
     found = yield from session.store.read_entry(needs)
@@ -585,7 +592,7 @@ def read_hidden(session: Session, address: Address) -> Plan[CheckpointTuple | No
     histories = yield from delta_history(session, needs, [*rebuilt_channels(header.metadata, found.entry.refs)])
     checkpoint = {
         **header.checkpoint,
-        "id": needs.checkpoint_id,  # LangGraph makes a UUID of it
+        "id": needs.checkpoint_id,  # LangGraph parses it as a UUID
         "channel_values": {channel: each["seed"] for channel, each in histories.items() if "seed" in each},
         "channel_versions": {},
         "versions_seen": {},
@@ -605,7 +612,7 @@ def read_hidden(session: Session, address: Address) -> Plan[CheckpointTuple | No
 def page(
     session: Session, query: Query, filter: Mapping[str, Any] | None
 ) -> Plan[tuple[Sequence[Entry], Query | None]]:
-    """Read one page of headers; return the entries that match and the query for the next page, if there is one."""
+    """Read a page of headers; return matching entries and the query of the next page."""
     entries = yield from session.store.scan(query)
     wanted, codec, find_terms = entries, session.codec, session.hooks.find_terms
     if filter:
@@ -664,7 +671,7 @@ def put_writes(
 
 
 def delete_thread(session: Session, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
-    """Delete everything of a thread; with `last`, only if nothing was put since that entry. Return whether it went."""
+    """Delete a thread, with `last` only if that is its newest entry; return success."""
     session.memo.forget_thread(thread_id)
 
     def delete() -> Plan[bool]:
@@ -675,7 +682,7 @@ def delete_thread(session: Session, thread_id: str, last: Stamp | None = None) -
 
 
 def copy_thread(session: Session, source: str, target: str) -> Plan[None]:
-    """Copy a thread to a new one, and then the records of features; see `KeelSaver.copy_thread`."""
+    """Copy a thread, then features' records; see `KeelSaver.copy_thread`."""
     if source == target:
         raise InvalidInput(f"cannot copy thread {source!r} to itself")
     yield from check_objects(session, f"a copy of thread {source!r} would not have")
@@ -686,13 +693,13 @@ def copy_thread(session: Session, source: str, target: str) -> Plan[None]:
 
 
 def describe_thread(session: Session, info: ThreadInfo, head: Entry | None) -> tuple[ThreadInfo, Mapping[str, Any]]:
-    """Return the facts of a thread from its latest checkpoint, and its metadata. No trip; damage is logged."""
+    """Return a thread's facts and metadata from its head. No trip; damage is logged."""
     if head is None:
         return info, {}
     try:
         header = unpack_header(head.header, session.codec, head.address)
     except CorruptStore as error:
-        _log.warning("thread %r is listed without what its latest checkpoint says: %s", info.thread_id, error)
+        _log.warning("thread %r is listed without the facts of its latest checkpoint: %s", info.thread_id, error)
         return info, {}
     info = replace(info, step=header.metadata.get("step"))
     for hear in session.hooks.describe_thread:

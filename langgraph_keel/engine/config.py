@@ -1,4 +1,4 @@
-"""RunnableConfig ↔ Address: validation of ids, and what a config says about its run and the owner of the thread."""
+"""Configs: validation of ids, addresses, and the run and owner behind a config."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ USER = "user_id"
 
 @dataclass(unsafe_hash=True, slots=True)  # not frozen: see `records.record`
 class Address:
-    """A thread, a namespace in it and, unless the latest is meant, a checkpoint."""
+    """A thread, a namespace in it, and a checkpoint (`None`: the latest)."""
 
     thread_id: str
     checkpoint_ns: str = ""
     checkpoint_id: str | None = None
 
     def __str__(self) -> str:
-        """Return how errors name it."""
+        """Return its name in errors."""
         namespace = f", namespace {self.checkpoint_ns!r}" if self.checkpoint_ns else ""
         return f"thread {self.thread_id!r}{namespace}, checkpoint {self.checkpoint_id or 'latest'}"
 
     def at(self, checkpoint_id: str | None) -> Address:
-        """Return the address of another checkpoint beside this one."""
+        """Return the address of another checkpoint of the same namespace."""
         return Address(self.thread_id, self.checkpoint_ns, checkpoint_id)
 
 
@@ -43,10 +43,10 @@ Origin = Literal["head", "named"]
 
 
 class ThreadId(str):
-    """A thread id that remembers whether its config came from the head or from a checkpoint named by id.
+    """A thread id that remembers how its config was read: from the head or by id.
 
-    LangGraph keeps the config that `get_tuple` returned for all steps of a run. Only by it can `put` tell a run that
-    continues the latest checkpoint from one that forks an older one on purpose.
+    LangGraph uses the config that `get_tuple` returned for all steps of a run. It is the only way for `put` to
+    distinguish a run that continues the latest checkpoint from a run that forks an older one on purpose.
     """
 
     __slots__ = ("origin",)
@@ -59,19 +59,19 @@ class ThreadId(str):
         return self
 
     def __eq__(self, other: object) -> bool:
-        """Compare as a plain str does, which lets another subclass of str have its say first."""
+        """Compare as a plain str does; another subclass of str may define the result."""
         return str.__eq__(self, other) if type(other) in (str, ThreadId) else NotImplemented
 
     __hash__ = str.__hash__
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        # A copy on another machine is just the id; and it keeps pickles free of Keel's classes.
+        # A copy on another machine is a plain id, and pickles contain no classes of Keel.
         return str, (str(self),)
 
 
 def configurable(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the `configurable` mapping of a config."""
-    # A question to an abstract class takes as long as all the rest.
+    # `isinstance` with an abstract class takes as long as all the rest.
     values = config.get("configurable") if type(config) is dict or isinstance(config, Mapping) else None
     if type(values) is not dict and not isinstance(values, Mapping):
         raise InvalidConfig(
@@ -93,7 +93,7 @@ def thread_id_of(value: object) -> str:
 
 
 def text_of(value: object, what: str, empty: bool = True) -> str:
-    """Return a name or id that every store can carry; a UUID is accepted, as text."""
+    """Return a name or id that every store can store; a UUID is converted to text."""
     if isinstance(value, str) and value.isascii() and (value or empty):
         return str(value)
     if isinstance(value, UUID):
@@ -106,13 +106,13 @@ def text_of(value: object, what: str, empty: bool = True) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise InvalidConfig(
-            f"{what} holds a lone surrogate at position {error.start}, which no store can carry: {value!r:.80}"
+            f"{what} holds a lone surrogate at position {error.start}, which cannot be stored: {value!r:.80}"
         ) from None
     return str(value)
 
 
 def texts_of(values: Collection[str], what: str) -> set[str]:
-    """Return names or ids that every store can carry, as `text_of` does for one."""
+    """Return names or ids as `text_of` does for one."""
     if isinstance(values, str):
         raise InvalidInput(f"pass a list of {what}s, not one string: [{values!r}]")
     return {text_of(value, what) for value in values}
@@ -123,7 +123,7 @@ def _show(value: object) -> str:
 
 
 def address_of(config: Mapping[str, Any]) -> Address:
-    """Return the address that a config names. An absent namespace is the root; an id of `None` is none."""
+    """Return the address in a config. The default namespace is the root."""
     values = configurable(config)
     checkpoint_id = values.get("checkpoint_id")
     return Address(
@@ -134,7 +134,7 @@ def address_of(config: Mapping[str, Any]) -> Address:
 
 
 def config_of(address: Address, origin: Origin, checkpoint_id: str | None = None) -> RunnableConfig:
-    """Return the config that names `address`, or another checkpoint beside it, and remembers how it was read."""
+    """Return a config of an address or another checkpoint there, with its origin."""
     return {
         "configurable": {
             "thread_id": ThreadId(address.thread_id, origin),
@@ -145,10 +145,10 @@ def config_of(address: Address, origin: Origin, checkpoint_id: str | None = None
 
 
 def must_follow_head(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
-    """Return whether the run behind this `put` continues the latest checkpoint, so that it must still be the latest.
+    """Return whether the parent of this `put` must still be the latest checkpoint.
 
-    Runs from a checkpoint named by id, subgraphs of such a replay, copies (`as_node="__copy__"` makes a sibling of the
-    head), and code that calls `put` with a config of its own need not.
+    Not for runs from a checkpoint named by id, subgraphs of such a replay, copies (`as_node="__copy__"` makes a sibling
+    of the head), and programs that call `put` with their own config.
     """
     values = config.get("configurable") or {}
     if values.get(CONFIG_KEY_REPLAY_STATE) is not None or metadata.get("source") == "fork":
@@ -156,29 +156,29 @@ def must_follow_head(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> 
     thread_id = values.get("thread_id")
     if isinstance(thread_id, ThreadId):
         return thread_id.origin == "head"
-    # A run on a thread without checkpoints has no `ThreadId`; LangGraph's `ensure_config` sets this for every run.
+    # A run on a new thread has no `ThreadId`; LangGraph's `ensure_config` sets this key for every run.
     return "recursion_limit" in config
 
 
 def begins_run(config: Mapping[str, Any]) -> bool:
-    """Return whether LangGraph asks for the checkpoint that a root graph begins from."""
+    """Return whether LangGraph reads the checkpoint from which a root graph begins."""
     values = config.get("configurable") or {}
     return CONFIG_KEY_RUNTIME in values and CONFIG_KEY_TASK_ID not in values and not values.get("checkpoint_ns")
 
 
 def run_of(config: Mapping[str, Any]) -> object:
-    """Return the `RunControl` of the run behind a config, which its tasks and subgraphs share, or `None`."""
+    """Return the `RunControl` that a run shares with its subgraphs, or `None`."""
     values = config.get("configurable") or {}
     return getattr(values.get(CONFIG_KEY_RUNTIME), "control", None)
 
 
 def stores_at_end(config: Mapping[str, Any]) -> bool:
-    """Return whether an invocation stores no checkpoint before its end."""
+    """Return whether an invocation stores checkpoints only at its end."""
     return (config.get("configurable") or {}).get(CONFIG_KEY_DURABILITY) == "exit"
 
 
 def is_task(text: str) -> bool:
-    """Return whether this is the id of a task: a UUID."""
+    """Return whether this is a task id: a UUID."""
     try:
         return str(UUID(text)) == text
     except ValueError:
@@ -191,17 +191,17 @@ Owner: TypeAlias = Callable[[RunnableConfig], str | None]
 def owner_in(metadata: Mapping[str, Any]) -> str:
     """Return the owner in the metadata of a checkpoint; empty if it has none."""
     owner = metadata.get(USER)
-    return "" if owner is None else str(owner)  # a UUID, too, which LangGraph leaves out of metadata
+    return "" if owner is None else str(owner)  # may be a UUID, which LangGraph omits from metadata
 
 
 def check_owner(owner: object, what: str) -> None:
-    """Check that LangGraph does not make another name of a user's: it leaves NUL out of all metadata."""
+    """Refuse NUL in the name of an owner: LangGraph removes it from metadata."""
     if isinstance(owner, str) and "\0" in owner:
-        raise InvalidConfig(f"{what} holds NUL, without which it would be somebody else's: {owner!r:.80}")
+        raise InvalidConfig(f"{what} contains NUL, without which it would be another user's name: {owner!r:.80}")
 
 
 def owner_of(config: Mapping[str, Any], ask: Owner | None = None) -> str:
-    """Return the owner of a run's thread, from its config or the program's own function; empty if there is none."""
+    """Return the owner of a run's thread, from its config or `owner=`; empty if none."""
     for part in (config.get("configurable"), config.get("metadata")):
         if part and (owner := owner_in(part)):
             check_owner(owner, "user_id")
@@ -214,5 +214,5 @@ def owner_of(config: Mapping[str, Any], ask: Owner | None = None) -> str:
         raise InvalidInput(f"owner= failed, so nothing was written: {type(error).__name__}: {error}") from error
     if not isinstance(returned, str | None):
         raise InvalidInput(f"owner= must return a str or None, not {returned!r:.100}: nothing was written")
-    check_owner(returned, "what owner= returned")
+    check_owner(returned, "the result of owner=")
     return returned or ""

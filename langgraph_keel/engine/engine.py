@@ -1,4 +1,4 @@
-"""Engines, which bring plans and drivers together, and the base of savers, each of which runs on one."""
+"""Engines, which run plans on drivers, and the base class of savers."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ AnySaver = TypeVar("AnySaver", bound="EngineSaver")
 
 
 class GatedDriver:
-    """A driver that carries out a check, which may raise, before its first request."""
+    """A driver that runs a check, which may raise an error, before its first request."""
 
     def __init__(self, bare: Driver[Any, Any], check: Callable[[], Plan[None]]) -> None:
         self.bare = bare
         self._check = check
 
     def send(self, request: Any) -> Any:
-        """Carry out the check, and send a request."""
+        """Run the check, and send a request."""
         run(self._check(), self.bare)
-        vars(self)["send"] = self.bare.send  # from now on there is no call between
+        vars(self)["send"] = self.bare.send  # later requests go to the driver directly
         return self.bare.send(request)
 
 
 class AsyncGatedDriver:
-    """As `GatedDriver`, for a running loop."""
+    """As `GatedDriver`, for a running event loop."""
 
     def __init__(self, bare: AsyncDriver[Any, Any], check: Callable[[], Plan[None]]) -> None:
         self.bare = bare
         self._check = check
 
     async def send(self, request: Any) -> Any:
-        """Carry out the check, and send a request."""
+        """Run the check, and send a request."""
         await arun(self._check(), self.bare)
         vars(self)["send"] = self.bare.send
         return await self.bare.send(request)
@@ -62,10 +62,12 @@ class _Closer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What a saver runs on. All copies of a saver share the drivers, the closers, and all of the session but its codec.
+    """The session and drivers of a saver.
+
+    All copies of a saver share the drivers, the closers, and the session except its codec.
 
     Attributes:
-        closers: Objects that write with a delay, to be closed before the store is. They may be closed more than once.
+        closers: Objects that write with a delay and are closed before the store. They may be closed more than once.
     """
 
     session: Session
@@ -78,19 +80,19 @@ class Engine:
         return self.session.driver
 
     def run(self, plan: StorePlan[Any, Any, T]) -> T:
-        """Carry out a plan of the engine, a feature or a store, blocking."""
+        """Run a plan of the engine, a feature or a store, blocking."""
         return run(plan, self.driver)
 
     async def arun(self, plan: StorePlan[Any, Any, T]) -> T:
-        """Carry out a plan without blocking the running loop."""
+        """Run a plan without blocking the running loop."""
         return await arun(plan, self.async_driver)
 
     async def arun_whole(self, plan: Plan[T]) -> T:
-        """As `arun`, of a plan that ends what it has begun, also if its caller is cancelled."""
+        """As `arun`, but finish the plan even if the caller is cancelled."""
         return await arun_whole(plan, self.async_driver)
 
     def run_patiently(self, plan: Plan[T]) -> T:
-        """As `run`, of a plan that may have to wait for others, or calls functions that block."""
+        """As `run`, for a plan that may wait or call blocking functions."""
         return run(plan, ErrandDriver(self.driver, Pause, Call))
 
     async def arun_patiently(self, plan: Plan[T]) -> T:
@@ -98,45 +100,45 @@ class Engine:
         return await arun(plan, AsyncErrandDriver(self.async_driver, Pause, Call))
 
     def with_serde(self, serde: SerializerProtocol) -> Engine:
-        """Return an engine on the same store whose plans encode values so."""
+        """Return an engine on the same store with another serializer."""
         codec, memo = Codec(serde, self.session.codec.alone), self.session.memo
         if not (codec.is_own and self.session.codec.is_own):
-            memo = memo.empty()  # what one serializer was given, another need not give back
+            memo = memo.empty()  # another serializer may return other values
         return replace(self, session=replace(self.session, codec=codec, memo=memo))
 
     def with_drivers(
         self, driver: Driver[Any, Any] | None = None, async_driver: AsyncDriver[Any, Any] | None = None
     ) -> Engine:
-        """Return an engine on the same store whose plans are carried out by others."""
+        """Return an engine on the same store with other drivers."""
         session = replace(self.session, driver=driver or self.driver)
         return replace(self, session=session, async_driver=async_driver or self.async_driver)
 
     def is_same_store(self, other: Engine) -> bool:
-        """Return whether another engine has the same threads, by the same connections."""
+        """Return whether another engine has the same threads and connections."""
         return self.is_same_place(other) and self.session.tenant == other.session.tenant
 
     def is_same_place(self, other: Engine) -> bool:
-        """Return whether another engine has the same connections, for the same threads or for those of a tenant."""
+        """Return whether another engine has the same connections, for any tenant."""
         return bare(self.driver) is bare(other.driver)
 
 
 class EngineSaver(BaseCheckpointSaver[Any]):
-    """A saver that runs on an engine of Keel; features use nothing else of it."""
+    """A saver that runs on an engine of Keel. Features use only this interface."""
 
     _engine: Engine
     stack: Any
-    """What it was opened with: a `Stack`, which knows layers of features, so that no room below can name its class."""
+    """The `Stack` of its options, a class that lower rooms cannot import."""
 
     def _place(self) -> str:
-        """Return where the store is, as far as the saver knows, for people; backends override it."""
+        """Return the location of the store, for display. Backends override it."""
         return ""
 
     @property
     def engine(self) -> Engine:
-        """What this saver runs on: for those who write a feature of their own (`langgraph_keel.engine`).
+        """The engine of this saver, for authors of features (`langgraph_keel.engine`).
 
         Raises:
-            InvalidInput: It was made with `tenants="required"`, and is no tenant's.
+            InvalidInput: If the saver was created with `tenants="required"` and is not a tenant's.
         """
         if self._engine.session.tenant is None:
             raise InvalidInput('this saver was made with tenants="required": use saver.for_tenant(name)')
@@ -147,26 +149,25 @@ class EngineSaver(BaseCheckpointSaver[Any]):
 
     @property
     def tenant(self) -> str | None:
-        """The tenant whose threads this saver has; `None` for those of no tenant."""
+        """The tenant of this saver; `None` if it has none."""
         return self._engine.session.tenant or None
 
     def for_tenant(self, name: str) -> Self:
-        """Return a saver on the same store and connections in which only one tenant's threads exist. No round trip.
+        """Return a saver for one tenant, on the same store and connections.
 
-        It has all methods, and all that they find is the tenant's: threads, approvals, tool calls, policies, labels,
-        archives, the audit trail. What others have is not there, under whatever name; and the saver that this was
-        called on has nothing of any tenant. With `encryption`, each tenant has a key of its own. The same object is
-        returned for the same name, while somebody holds it. Closing it gives back nothing that others use; closing this
-        saver closes all.
+        No round trip. All its methods are limited to the tenant's data: threads, approvals, tool calls, policies,
+        labels, archives, the audit trail. Data of other tenants is invisible, under any name, and the default saver
+        sees no tenant's data. With `encryption`, each tenant has its own key. As long as the returned object is alive,
+        the same object is returned for the same name. Closing it does not affect others; closing this saver closes all.
 
         Args:
-            name: 1 to 64 letters, digits, `.`, `_`, `@`, `+` and `-`; the first one a letter or digit.
+            name: 1 to 64 letters, digits, `.`, `_`, `@`, `+` and `-`, beginning with a letter or digit.
 
         Raises:
-            InvalidInput: It cannot be a tenant's name; this saver is a tenant's itself; or the backend has no tenants.
+            InvalidInput: If the name is invalid, this saver is a tenant's itself, or the backend has no tenants.
         """
         if self.tenant is not None:
-            raise InvalidInput(f"this saver is tenant {self.tenant!r}'s: call for_tenant on the one that it came from")
+            raise InvalidInput(f"this saver belongs to tenant {self.tenant!r}: call for_tenant on its parent saver")
         return self._view(check_tenant(name))
 
     def _view(self, tenant: str) -> Self:
@@ -175,18 +176,21 @@ class EngineSaver(BaseCheckpointSaver[Any]):
 
 
 def engine_of(saver: object) -> Engine | None:
-    """Return what a checkpointer runs on; `None` if it is none of Keel's."""
+    """Return the engine of a checkpointer; `None` if it is not one of Keel's."""
     engine = getattr(saver, "engine", None)
     return engine if isinstance(engine, Engine) else None
 
 
 def shared_engine(saver: EngineSaver) -> Engine:
-    """Return the engine of a saver that may have no threads itself (`tenants="required"`)."""
+    """Return the engine of a saver, even with `tenants="required"`."""
     return saver._engine
 
 
 def engines_of(saver: EngineSaver) -> Iterator[Engine]:
-    """Yield the engine of a saver and those of all tenants, for work on all that a store holds. Blocks."""
+    """Yield the engines of a saver and of all tenants, for work on a whole store.
+
+    Blocks.
+    """
     shared = shared_engine(saver)
     if shared.session.tenant is not None:
         yield saver.engine

@@ -1,14 +1,14 @@
-"""The stored form of a checkpoint: its header, values inherited from its parent, pending writes; and its status.
+"""The stored form of a checkpoint: header, inheritance, pending writes, status.
 
-*Header*: the metadata, and everything of a checkpoint that is not in items, with keys that Keel does not know.
+*Header*: the metadata, and all parts of a checkpoint that are not in items, including keys that Keel does not know.
 
-*Inherited values*: LangGraph puts a `DeltaChannel`'s snapshot once. The checkpoints after it name the channel at the
-same version, without a value, until it is written again: such a checkpoint refers to the value of its parent. As in
-LangGraph's PostgresSaver, small scalars are not inherited.
+*Inherited values*: LangGraph passes the snapshot of a `DeltaChannel` to `put` only once. Until the channel is written
+again, later checkpoints name it at the same version without a value. Such a checkpoint refers to the value of its
+parent. As in LangGraph's PostgresSaver, small scalars are not inherited.
 
-*Pending writes*: a store only appends them. A write is identified by its task and index (`WRITES_IDX_MAP` gives special
-channels fixed negative ones). Of a special write the last one counts, of any other the first: LangGraph repeats a
-task's writes after a crash, and answers an interrupt again.
+*Pending writes*: a store only appends them. A write is identified by its task and index (`WRITES_IDX_MAP` assigns fixed
+negative indexes to special channels). If a write is repeated, the last special write counts, but the first regular
+write. LangGraph repeats a task's writes after a crash, and answers an interrupt again.
 """
 
 from __future__ import annotations
@@ -54,31 +54,35 @@ _log = logging.getLogger(__name__)
 _PARTS = ("checkpoint", "metadata", "inline", "about")
 
 STATE = "state"
-"""In a header's `about`, and beside writes: the version of the application's state (`upgrades`); none is the first."""
+"""Key of the application's state version, in `about` and with writes; default 1."""
 
 TREE = "tree"
-"""In a header's `about`: the tree of the files that were saved with this checkpoint (`workspace`), 20 bytes."""
+"""Key in `Header.about` of the tree of files (`workspace`), 20 bytes."""
 
 MARK, MARK_BYTES = "by", 8
-"""In a header's `about`: the mark of the process that put this checkpoint (`runs.marks`), and its length. It is a
-number of 64 bits, of which the first is set: with bytes in it, the serializer checks every value of a header."""
+"""Key in `Header.about` of a process's mark (`runs.marks`), and its size in bytes.
+
+The mark is a 64-bit number with the first bit set. Bytes would make the serializer check every value of a header."""
 _ONLY_MARK = b"\x92\x00\x81\xa2by\xcf"
-"""How an `about` is packed that has nothing but a mark, which follows; within another dict, without two bytes."""
+"""The bytes before the mark in a packed `about` that contains only a mark.
+
+Within another dict, it is two bytes shorter.
+"""
 
 REWOUND_TO = "keel_rewound_to"
-"""In the metadata of a twin that was made the latest: the id of the checkpoint it is a twin of."""
+"""Metadata key of a rewind's twin: the id of the original."""
 BRANCHED_FROM = "keel_branched_from"
-"""In the metadata of a twin on a branch: the id of the checkpoint it is a twin of."""
+"""Metadata key of a twin on a branch: the id of the original."""
 FORKED_FROM = "keel_forked_from"
-"""In the metadata of the checkpoint that a fork begins with: its `thread_id` and `checkpoint_id` in the source."""
+"""Metadata key of a fork's first checkpoint: the origin's thread and checkpoint."""
 
 HIDDEN = "~hidden"
-"""Ends the id by which a hidden checkpoint is found (see `checkpoints.py`); before it stands the id of who needs it."""
+"""Suffix that turns the id of a checkpoint into that of its hidden checkpoint."""
 
 LOST = "__keel_lost__"
-"""The channel of what stands for writes whose object is lost, where somebody only looks."""
+"""The channel of placeholders for writes in lost objects, in read-only views."""
 BESIDE, _BESIDE_AT = "__keel_calls__", -100
-"""The channel and the index of what is no write: what hooks have stored; LangGraph's special ones are from -1."""
+"""Channel and index of hooks' items in a batch. LangGraph uses indexes from -1."""
 _NO_RESULT = frozenset({INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE, BESIDE})
 
 # -- the header --------------------------------------------------------------------------------------------------------
@@ -90,10 +94,10 @@ class Header:
 
     Attributes:
         checkpoint: The checkpoint without `id` and `channel_values`.
-        metadata: Its metadata; as read, tuples are lists in it (`as_lists`).
+        metadata: Its metadata; after a read, tuples have become lists (`as_lists`).
         inline: Small channel values.
-        about: What hooks have added that is no metadata, each under keys of its own: which models led to it, whose it
-            is. Empty, and then not stored, if that is nothing.
+        about: Items that hooks add, each under its own keys, such as model calls or the owner. Not metadata. If empty,
+            it is not stored.
     """
 
     checkpoint: dict[str, Any]
@@ -103,33 +107,33 @@ class Header:
 
 
 def state_of(about: Mapping[str, Any]) -> int:
-    """Return the version of the application's state that a header, or what stands beside writes, says."""
+    """Return the version of the application's state in an `about`."""
     version = about.get(STATE, 1)
     return version if type(version) is int else 1
 
 
 def state_beside(stored: Any) -> int:
-    """Return the version that stands beside the writes of one call."""
+    """Return the version of the application's state next to the writes of one call."""
     marks = [part for part in stored if type(part) is dict] if isinstance(stored, list) else []
     return max(map(state_of, marks), default=1)
 
 
 def check_state(where: Address, about: Mapping[str, Any], beside: Iterable[Any], known: int) -> None:
-    """Check that no newer version of the application has stored a checkpoint, or its writes."""
+    """Refuse a checkpoint or writes stored by a newer version of the application."""
     newest = max([state_of(about), *map(state_beside, beside)])
     if newest > known:
         raise NewerState(str(where), newest, known)
 
 
 class UnreadHeader(Header):
-    """A header that is decoded when an attribute is read: of a thousand, a prune needs a few."""
+    """A header decoded on first access. A prune needs only a few of a thousand."""
 
     __slots__ = ("_codec", "_node")
     _node: Node
     _codec: Codec
 
     def __init__(self, node: Node, codec: Codec) -> None:
-        put = object.__setattr__  # as a frozen dataclass does it
+        put = object.__setattr__  # as a frozen dataclass does
         put(self, "_node", node)
         put(self, "_codec", codec)
         if not node.header.startswith(RAW):
@@ -152,7 +156,7 @@ class UnreadHeader(Header):
 def check_header(header: Header, where: Address) -> None:
     """Refuse a checkpoint that no reader would accept."""
     if wrong := _find_misfit(header.checkpoint, header.metadata):
-        raise InvalidInput(f"{where}: {wrong}, as LangGraph has it; nothing was stored")
+        raise InvalidInput(f"{where}: {wrong}, as in LangGraph; nothing was stored")
 
 
 def pack_header(header: Header, codec: Codec, where: Address) -> bytes:
@@ -174,13 +178,13 @@ def unpack_header(body: bytes, codec: Codec, where: Address) -> Header:
     except (CorruptStore, TypeError, ValueError) as error:
         raise CorruptStore(f"{where}: its header does not decode: {error}") from error
     is_header = type(checkpoint) is type(metadata) is type(inline) is type(about) is dict and len(rest) < 2
-    if wrong := _find_misfit(checkpoint, metadata) if is_header else "its parts are of other types":
+    if wrong := _find_misfit(checkpoint, metadata) if is_header else "its parts must be dicts":
         raise CorruptStore(f"{where}: its header has a part of the wrong type: {wrong}")
     return Header(checkpoint, as_lists(metadata), inline, about)
 
 
 def _find_misfit(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
-    """Say which part that LangGraph and Keel look up is of another type than theirs, and of which it must be."""
+    """Return which part has the wrong type for LangGraph and Keel, and the right type."""
     seen = checkpoint.get("versions_seen") or {}
     parents = metadata.get("parents") or {}
     counters = metadata.get("counters_since_delta_snapshot") or {}
@@ -210,19 +214,19 @@ def _find_misfit(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> 
 
 
 def as_lists(value: Any) -> Any:
-    """Return a value of metadata with lists where it has tuples, as all of LangGraph's savers give metadata back."""
+    """Return a metadata value with lists for tuples, as all LangGraph savers do."""
     if type(value) is dict:
         return {key: as_lists(part) for key, part in value.items()}
     return [as_lists(part) for part in value] if type(value) in (list, tuple) else value
 
 
 def rest_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a checkpoint goes to the header."""
+    """Return the parts of a checkpoint that are stored in the header."""
     return {key: value for key, value in checkpoint.items() if key not in ("id", "channel_values")}
 
 
 def without_channels(checkpoint: Checkpoint, names: Collection[str]) -> Checkpoint:
-    """Return a checkpoint without channels. LangGraph's own object is not changed: its run continues with it."""
+    """Return a copy of a checkpoint without some channels. The run keeps the original."""
     kept: dict[str, Any] = {**checkpoint}
     for part in ("channel_values", "channel_versions"):
         kept[part] = dict(_without(kept[part].items(), names))
@@ -233,12 +237,12 @@ def without_channels(checkpoint: Checkpoint, names: Collection[str]) -> Checkpoi
 
 
 def without_writes(writes: Sequence[tuple[str, Any]], names: Collection[str]) -> Sequence[tuple[str, Any]]:
-    """Return the writes of a task without those to channels. If no write is left, the task still counts as done."""
+    """Return a task's writes without some channels, or the "no writes" mark if none."""
     return [*_without(writes, names)] or [(NO_WRITES, None)]
 
 
 def _without(values: Iterable[tuple[str, Any]], names: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """Yield channels and values without some channels, also in the input of a run and in what a `Send` brings."""
+    """Yield values without some channels, also in inputs and `Send` arguments."""
     for channel, value in values:
         if channel == START and isinstance(value, dict):
             value = dict(_without(value.items(), names))
@@ -254,8 +258,8 @@ def _without(values: Iterable[tuple[str, Any]], names: Collection[str]) -> Itera
 def next_version_of(current: str | int | float | None) -> str | int | float:
     """Return the version after `current`, in the form that the thread already uses.
 
-    New threads get ints: entries name their values themselves, so versions need no random part to tell branches apart.
-    A thread that began on one of LangGraph's savers keeps its strings (32 digits, a dot, a fraction).
+    New threads get ints: entries refer to their values directly, so versions need no random part to distinguish
+    branches. A thread from one of LangGraph's savers keeps its strings (32 digits, a dot, a fraction).
     """
     if current is None:
         return 1
@@ -264,7 +268,7 @@ def next_version_of(current: str | int | float | None) -> str | int | float:
     return current + 1
 
 
-# -- what it has from its ancestors ------------------------------------------------------------------------------------
+# -- inherited values --------------------------------------------------------------------------------------------------
 
 
 @record
@@ -274,16 +278,16 @@ class Inheritance:
     parent: str | None  # the id
     versions: Mapping[str, Any]  # all versions that the checkpoint names
     new: Collection[str]  # the channels whose versions are new, which inherit nothing
-    is_asked: bool  # whether the parent surely has a value: a snapshot that nothing was written to since
+    is_asked: bool  # whether a value must be inherited: a snapshot without writes since
 
     def values(self, base: KnownEntry | None, own: Collection[str]) -> dict[str, Known]:
-        """Return the values of the parent that the checkpoint has not, if `base` is the memory of the parent."""
+        """Return the inherited values if `base` is the memory of the parent; else none."""
         if base is None or base.checkpoint_id != self.parent:
             return {}
         return self.among(base.channels, base.versions, own)
 
     def among(self, there: Mapping[str, Any], before: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
-        """Return which of the parent's values are inherited, given its versions and the channels with `own` values."""
+        """Return the parent's values that are inherited: of channels without `own` values."""
         now, new = self.versions, self.new
         others = [(name, value) for name, value in there.items() if name not in own and name in now and name not in new]
         return {name: value for name, value in others if before.get(name) == now[name]}
@@ -292,7 +296,7 @@ class Inheritance:
 def inheritance_of(
     parent: str | None, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_versions: Collection[str]
 ) -> Inheritance:
-    """Return what a checkpoint inherits, as it is now: the program may change it later."""
+    """Return a checkpoint's inheritance, with copies of versions that may change."""
     versions, new, is_asked = versions_of(checkpoint), {*new_versions}, False
     counters = metadata.get("counters_since_delta_snapshot")
     if counters and parent is not None:
@@ -307,7 +311,7 @@ def versions_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rebuilt_channels(metadata: Mapping[str, Any], stored: Collection[str]) -> set[str]:
-    """Return the delta channels of a checkpoint that are not among those `stored` in it."""
+    """Return the delta channels of a checkpoint that are not `stored` in it."""
     return {channel for channel in metadata.get("counters_since_delta_snapshot") or () if channel not in stored}
 
 
@@ -317,15 +321,15 @@ def is_hidden(address: Address) -> bool:
 
 
 def hidden_parent(entry: Entry, metadata: Mapping[str, Any]) -> str | None:
-    """Return the id of the hidden checkpoint with the writes of an entry's ancestors; `None` if it needs none."""
-    # A channel that was updated since a snapshot, and is not in the entry, has got its updates before it.
+    """Return the id of the hidden checkpoint that an entry needs, or `None`."""
+    # A channel that was updated since its snapshot, and is not in the entry, was updated in earlier steps.
     counters = metadata.get("counters_since_delta_snapshot") or {}
     if not any(counters[channel][0] for channel in rebuilt_channels(metadata, entry.refs)):
         return None
     return f"{entry.address.checkpoint_id}{HIDDEN}"
 
 
-# -- what is next ------------------------------------------------------------------------------------------------------
+# -- next nodes and status ---------------------------------------------------------------------------------------------
 
 
 @lru_cache(4096)
@@ -335,13 +339,13 @@ def is_trigger(channel: str) -> bool:
 
 
 def next_nodes(checkpoint: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the nodes that run next, by the channels of a `StateGraph`."""
+    """Return the nodes that run next, derived from the channels of a `StateGraph`."""
     targets = (_target(checkpoint, channel, value) for channel, value in values.items())
     return tuple(sorted({*nodes_sent_to(values), *(node for node in targets if node)}))
 
 
 def _target(checkpoint: Mapping[str, Any], channel: str, value: Any) -> str | None:
-    """Return the node that a filled trigger channel starts, unless the node has seen this version already."""
+    """Return the node that a trigger channel starts, unless it has seen this version."""
     node = _addressee(channel, value)
     versions: Mapping[str, Any] = checkpoint.get("channel_versions") or {}
     if node is None or channel not in versions:
@@ -349,7 +353,7 @@ def _target(checkpoint: Mapping[str, Any], channel: str, value: Any) -> str | No
     seen = (checkpoint.get("versions_seen") or {}).get(node, {}).get(channel)
     try:
         return node if seen is None or versions[channel] > seen else None
-    except TypeError:  # versions of two kinds: nobody can say, and a put must not fail for it
+    except TypeError:  # versions of two types cannot be compared, and `put` must not fail for that
         return node
 
 
@@ -367,7 +371,7 @@ def _addressee(channel: str, value: Any) -> str | None:
 
 
 def sent_tasks(values: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the tasks that were sent to nodes (`Send`); none if the channel holds something else."""
+    """Return the pending `Send` tasks; none if the channel contains something else."""
     sent = values.get(TASKS)
     return sent if isinstance(sent, list | tuple) else ()
 
@@ -381,11 +385,11 @@ def nodes_sent_to(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 Status: TypeAlias = Literal["incomplete", "waiting", "failed", "done", "idle"]
-"""What is so of a thread at its latest checkpoint: see `ThreadInfo.status`."""
+"""The status of a thread: see `ThreadInfo.status`."""
 
 
 def status_of(source: object, nodes: Sequence[str], asks: bool = False, errors: Sequence[str] = ()) -> Status:
-    """Return the status of a thread: what has made its latest checkpoint, what is next, and what tasks have written."""
+    """Return a thread's status, given its head's source, next nodes and writes."""
     if asks:
         return "waiting"
     if errors:
@@ -396,14 +400,14 @@ def status_of(source: object, nodes: Sequence[str], asks: bool = False, errors: 
 
 
 def error_class(error: object) -> str:
-    """Return the class of what a task has failed with: the beginning of `ValueError('no ...')`."""
+    """Return the class of a task's error: the beginning of `ValueError('no ...')`."""
     return error.partition("(")[0] if isinstance(error, str) else type(error).__name__
 
 
 def terms_of_entry(checkpoint: Mapping[str, Any], source: object) -> list[str]:
-    """Return what the thread of a checkpoint can be found by: its status.
+    """Return the terms by which a checkpoint's thread is found: its status.
 
-    Not by the nodes that run next: these terms would change with every put.
+    The next nodes are not included, as these terms would change with every checkpoint.
     """
     values = checkpoint["channel_values"].items()
     triggers = {name: value for name, value in values if isinstance(name, str) and is_trigger(name)}
@@ -412,7 +416,7 @@ def terms_of_entry(checkpoint: Mapping[str, Any], source: object) -> list[str]:
 
 
 def terms_of_writes(writes: Iterable[tuple[str, Any]], codec: Codec) -> list[str]:
-    """Return what the thread of a task can be found by besides: that it asks, or has failed."""
+    """Return more terms for a task's thread: it waits for an answer, or has failed."""
     terms = []
     for channel, value in writes:
         if channel == INTERRUPT:
@@ -423,9 +427,9 @@ def terms_of_writes(writes: Iterable[tuple[str, Any]], codec: Codec) -> list[str
 
 
 def marks_of(terms: Collection[str]) -> tuple[str, ...]:
-    """Return how a store keeps the terms of a thread: as hashes of eight hexadecimal digits.
+    """Return terms as a store keeps them: hashes of eight hexadecimal digits.
 
-    Two terms with one hash do no harm: a list of threads checks each that is found.
+    A collision does no harm, as a list of threads checks each result.
     """
     return _marks_of(tuple(terms))
 
@@ -448,7 +452,7 @@ def pack_batch(
     beside: Sequence[Any] = (),
     places: Iterable[int] | None = None,
 ) -> Batch:
-    """Return the writes of one call, and what hooks have to store with them."""
+    """Return the batch of one call, with the items of hooks."""
     heads = [
         [name, WRITES_IDX_MAP.get(name, place)] for place, (name, _) in zip(places or count(), writes, strict=False)
     ]
@@ -463,21 +467,22 @@ def pack_batch(
 
 
 def _task_check(task_id: str, task_path: str) -> int:
-    # Stores keep both in the clear beside the body, where no checksum covers them: a write would be another task's.
+    # Stores keep both in plain text next to the body, without a checksum: a changed one would assign a write to another
+    # task.
     return xxhash.xxh32_intdigest(f"{task_id}\0{task_path}".encode(errors="surrogatepass"))
 
 
 def unpack_batch(batch: Batch, codec: Codec, where: Address) -> Sequence[tuple[str, int, Any]]:
-    """Return the writes of one call as it wrote them: channels, numbers and values, with what hooks have stored."""
+    """Return channel, index and value of each write of a call, with hooks' items."""
     try:
         check, *parts = codec.decode(batch.body)
         if codec.shows and is_lost(check):
             return [(LOST, 0, check)]
         heads, *values = parts
         if check != _task_check(batch.task_id, batch.task_path):
-            raise CorruptStore("they were written by another task: its id or path in the store has changed")
+            raise CorruptStore("they were written by another task: the stored task id or path has changed")
         if not all(type(channel) is str and type(index) is int for channel, index in heads):
-            raise CorruptStore("a write has a channel or a number that is none")
+            raise CorruptStore("a write has an invalid channel or index")
         return [(channel, index, value) for (channel, index), value in zip(heads, values, strict=True)]
     except ValueRefused as error:
         raise error.at(f"{where}, writes of task {batch.task_id}") from error
@@ -487,12 +492,12 @@ def unpack_batch(batch: Batch, codec: Codec, where: Address) -> Sequence[tuple[s
 
 
 def pending_writes(batches: Sequence[Batch], codec: Codec, where: Address) -> list[PendingWrite]:
-    """Return the writes that count, in the order in which LangGraph applies them."""
+    """Return the effective writes, in the order in which LangGraph applies them."""
     return unpack_batches(batches, codec, where)[0]
 
 
 def unpack_batches(batches: Sequence[Batch], codec: Codec, where: Address) -> tuple[list[PendingWrite], list[Any]]:
-    """As `pending_writes`, and what hooks have stored with them, as it was stored, one item a call."""
+    """Return the effective writes, and the items of hooks: one per call, as stored."""
     if not batches:
         return [], []
     writes, beside = merge_batches(batches, codec, where)
@@ -500,13 +505,13 @@ def unpack_batches(batches: Sequence[Batch], codec: Codec, where: Address) -> tu
 
 
 Numbered: TypeAlias = tuple[int, Any]
-"""The number of a batch among those of its checkpoint, and something of it."""
+"""The number of a batch among those of its checkpoint, and an item of it."""
 
 
 def merge_batches(
     batches: Sequence[Batch], codec: Codec, where: Address
 ) -> tuple[list[tuple[int, PendingWrite]], list[Numbered]]:
-    """As `unpack_batches`, each with the number of the batch that it is of."""
+    """As `unpack_batches`, each with the number of its batch."""
     kept: dict[tuple[str, int], tuple[str, int, PendingWrite]] = {}
     beside: list[Numbered] = []
     for number, batch in enumerate(batches):
@@ -521,9 +526,9 @@ def merge_batches(
 
 
 def waiting_tasks(writes: Iterable[PendingWrite]) -> Set[str]:
-    """Return the tasks of a checkpoint that have asked, and have no result yet.
+    """Return the tasks of a checkpoint that wait for an answer and have no result.
 
-    The same as LangGraph's `get_state().interrupts` says, in each of 23 cases.
+    Agrees with LangGraph's `get_state().interrupts` in each of 23 cases.
     """
     channels: dict[str, set[str]] = {}
     for task_id, channel, _ in writes:
@@ -537,10 +542,10 @@ def has_result(channels: Iterable[str]) -> bool:
 
 
 def without_failed(writes: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
-    """Return the writes of a task; if it failed and has no error handler, without its results.
+    """Return a task's writes, without results if it failed and has no error handler.
 
-    LangGraph stores what the node of a task has returned beside the error of its router, and takes a task with results
-    for done: the next run would skip the routing without a word (seen with 1.2.22).
+    If a router fails, LangGraph stores the results of its node next to the error. It treats a task with results as
+    done, so the next run would silently skip the routing (seen with 1.2.22).
     """
     channels = {channel for channel, _ in writes}
     if ERROR not in channels or ERROR_SOURCE_NODE in channels:
@@ -551,10 +556,10 @@ def without_failed(writes: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any
 def without_stray(
     store: Store[Q, R], codec: Codec, address: Address, writes: Sequence[tuple[str, Any]], task_id: str
 ) -> StorePlan[Q, R, Sequence[tuple[str, Any]] | None]:
-    """Return writes without an answer to nothing; `None` if nothing is left. One trip if there is an answer, else none.
+    """Return writes without an answer that has no question; `None` if none are left.
 
-    Kept, it would answer the next question that is asked there: in the functional API, that of another request, which
-    was carried out so, unasked (seen with langgraph 1.2.22).
+    One trip if there is an answer, else none. If it were stored, the answer would apply to the next question there. In
+    the functional API it approved another request without asking (seen with langgraph 1.2.22).
     """
     if task_id != NULL_TASK_ID or all(channel != RESUME for channel, _ in writes):
         return writes
@@ -564,21 +569,21 @@ def without_stray(
         return writes
     if not _was_taken(writes, there, codec):
         _log.warning(
-            "thread %r: an answer was given, and checkpoint %s asks nothing: it is dropped. saver.status(%r) says what "
-            "the thread waits for",
+            "thread %r: an answer was ignored, as checkpoint %s has no open question. saver.status(%r) shows what the "
+            "thread waits for",
             *(address.thread_id, address.checkpoint_id, address.thread_id),
         )
     return [write for write in writes if write[0] != RESUME] or None
 
 
 def _was_taken(writes: Sequence[tuple[str, Any]], there: Sequence[PendingWrite], codec: Codec) -> bool:
-    """Return whether an answer has been received, so that its task's writes came first; they come in any order."""
+    """Return whether a task has already received the answer. Writes come in any order."""
     given = [codec.encode([value]) for channel, value in writes if channel == RESUME]
     tasks: dict[str, dict[str, Any]] = {}
     for task_id, channel, value in there:
         tasks.setdefault(task_id, {})[channel] = value
     for seen in [seen for task_id, seen in tasks.items() if task_id != NULL_TASK_ID and INTERRUPT in seen]:
-        answers = seen.get(RESUME)  # a task that has none has called a subgraph, which has
+        answers = seen.get(RESUME)  # if a task has none, the subgraph that it called has
         if (
             answers is None
             or codec.encode([answers[-1] if isinstance(answers, list) and answers else answers]) in given

@@ -1,4 +1,4 @@
-"""Errands that block, and the drivers that let errands carry themselves out (`plan.Errand`)."""
+"""Errands that block, and the drivers that execute errands (`plan.Errand`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from langgraph_keel.engine.plan import AsyncDriver, Driver, Errand
 
 
 class Call(Errand):
-    """Calls a function that blocks; with a running loop, `awaited` if given, or the function in another thread."""
+    """A call of a blocking function.
+
+    In a running loop, `awaited` is called instead, or else the function in another thread.
+    """
 
     __slots__ = ("_awaited", "_function")
 
@@ -28,11 +31,11 @@ class Call(Errand):
 
 
 class ErrandDriver:
-    """A driver that lets errands carry themselves out, and sends all other requests to a store.
+    """A driver that executes errands, and sends all other requests to a store.
 
     Args:
         store: The driver of the store.
-        kinds: The classes of errands that it recognizes. Other errands are left to a driver below.
+        kinds: The classes of errands that it executes. Other errands are left to the driver below.
     """
 
     def __init__(self, store: Driver[Any, Any], *kinds: type[Errand]) -> None:
@@ -45,7 +48,7 @@ class ErrandDriver:
 
 
 class AsyncErrandDriver:
-    """As `ErrandDriver`, for a running loop."""
+    """As `ErrandDriver`, for a running event loop."""
 
     def __init__(self, store: AsyncDriver[Any, Any], *kinds: type[Errand]) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""The events that hooks hear of, as records: a checkpoint that is read, put, copied or removed, and the like."""
+"""The arguments of hooks: reads, writes, copies and removals of checkpoints."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from langgraph_keel.engine.records import Batch, Found, Graph, NewEntry, Node, R
 
 @dataclass(slots=True, eq=False)
 class Reading:
-    """A checkpoint that is read, perhaps by a run that begins from it.
+    """A read of a checkpoint, perhaps by a run that begins from it.
 
     Attributes:
-        is_async: Whether the caller has a running loop, which must not be blocked.
-        result: The tuple that is about to be returned; a hook may replace it.
-        about: What hooks have added to its header (`Put.header`).
-        batches: Its writes as they were stored, in the order of arrival.
-        beside: What hooks have added to its writes (`Writes.beside`), as it was stored, one item for each call.
-        is_revived: Whether it is not as it was stored (`Hook.revive`).
-        found: What the store has returned; `None` if the checkpoint was known, or could not be read.
-        notes: Private to each hook, between two events.
+        is_async: Whether the caller runs in an event loop, which must not be blocked.
+        result: The tuple to return; a hook may replace it.
+        about: The items that hooks added to its header (`Put.header`).
+        batches: Its stored writes, in arrival order.
+        beside: The items that hooks added to its writes, as stored, one per `put_writes` call.
+        is_revived: Whether `Hook.revive` changed it.
+        found: The reply of the store; `None` if the checkpoint was in the memo, or could not be read.
+        notes: Values that a hook keeps between two events, under its own key.
     """
 
     config: Mapping[str, Any]
@@ -43,19 +43,19 @@ class Reading:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the store has returned, without writes."""
+        """Bytes read from the store, without writes."""
         rows = self.found.rows.values() if self.found else ()
         return sum(len(row.body) for each in rows for row in each) + (len(self.found.entry.header) if self.found else 0)
 
 
 @dataclass(slots=True, eq=False)
 class Revived:
-    """A checkpoint that another version of the application has stored, as this one reads it.
+    """A checkpoint of another version of the application, upgraded to this version.
 
     Attributes:
         writes: Its pending writes, in the order in which LangGraph applies them.
-        beside: What hooks have added to its writes (`Writes.beside`), as it was stored, one item for each call.
-        interrupts: The ids of what it asks that are others now, and what they are: they are made of names of nodes.
+        beside: As in `Reading`.
+        interrupts: The old ids of changed interrupts to their new ids, which derive from names of nodes.
     """
 
     header: Header
@@ -70,17 +70,17 @@ class Put:
     """A checkpoint on its way into the store.
 
     Attributes:
-        source: What has made it, in LangGraph's words: `input`, `loop`, `update` or `fork`.
-        parent: The checkpoint it continues; without an id, none.
-        address: Where it will be.
-        header: Its header. A hook may add to `metadata`, which everybody sees, and to `about`, which nobody does, until
-            it is encoded, after `draft_put`.
-        entry: The checkpoint as it is encoded.
-        base: The last known checkpoint of its thread and namespace, once values are encoded.
-        terms: What its thread can be found by while it is the latest, such as `"owner:ada"`. A hook may add to it,
-            until it is encoded; it is used of checkpoints of the root namespace. A list of threads that is asked for
-            it reads no others, and then looks at each that it has read: a term too many does no harm.
-        notes: Private to each hook, between two events.
+        source: LangGraph's source of the checkpoint: `input`, `loop`, `update` or `fork`.
+        parent: The checkpoint it continues; without an id if there is none.
+        address: Its address.
+        header: Its header. In `draft_put`, before the header is encoded, a hook may add to `metadata`, which users see,
+            and to `about`, which they do not.
+        entry: The encoded checkpoint.
+        base: The last known checkpoint of its thread and namespace, set once values are encoded.
+        terms: Terms by which a list finds the thread while this checkpoint is the latest, such as `"owner:ada"`. A hook
+            may add terms in `draft_put`. They are used for the root namespace only. A filtered list reads only threads
+            with the term and then checks each, so surplus terms do no harm.
+        notes: Values that a hook keeps between two events, under its own key.
     """
 
     config: RunnableConfig
@@ -97,12 +97,12 @@ class Put:
 
     @property
     def refs(self) -> Mapping[str, Ref]:
-        """Where its values will be, once they are encoded."""
+        """The locations of its values, once they are encoded."""
         return self.entry.refs if self.entry else {}
 
     @property
     def nbytes(self) -> int:
-        """The bytes that it takes: header, and rows that are appended or packed again."""
+        """Bytes to store: header, and appended or repacked rows."""
         entry = self.entry
         packs = [rows for each in (entry.appends, entry.repacks) for rows in each.values()] if entry else ()
         return sum(len(row.body) for rows in packs for row in rows) + (len(entry.header) if entry else 0)
@@ -110,15 +110,15 @@ class Put:
 
 @dataclass(slots=True, eq=False)
 class Writes:
-    """What a task has written, on its way into the store.
+    """The writes of a task on their way into the store.
 
     Attributes:
         address: The checkpoint that the task's step began from.
         writes: Channels and values.
-        beside: Items that hooks store with the writes. They are not seen as writes.
-        terms: More terms of the thread (`Put.terms`), as long as the checkpoint is its latest.
-        nbytes: The bytes that they take, once they are stored.
-        notes: Private to each hook, between two events.
+        beside: Items that hooks store with the writes. Readers do not see them as writes.
+        terms: More terms of the thread (`Put.terms`) while the checkpoint is its latest.
+        nbytes: Stored bytes, set once they are stored.
+        notes: Values that a hook keeps between two events, under its own key.
     """
 
     config: RunnableConfig
@@ -133,13 +133,13 @@ class Writes:
 
 @dataclass(frozen=True, slots=True)
 class Travel:
-    """A thread that is about to go on from another checkpoint.
+    """A rewind or a branch of a thread.
 
     Attributes:
-        verb: `"rewound"`, or `"branched"`, which leaves the latest checkpoint what it is.
-        origin: The checkpoint it goes back to.
-        twin: The new checkpoint, a twin of that one, once it is stored.
-        about: What its header says that is no metadata: of the origin's, what is true of the twin, too.
+        verb: `"rewound"`, or `"branched"`, which does not change the latest checkpoint.
+        origin: The checkpoint that the thread returns to.
+        twin: The new checkpoint, a copy of the origin, once it is stored.
+        about: Items of the origin's `Header.about` that also hold for the twin.
     """
 
     verb: str
@@ -150,11 +150,11 @@ class Travel:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A thread that was made of another one.
+    """A copy or a fork of a thread.
 
     Attributes:
-        at: The checkpoint up to which it was copied; `None` if all of it was.
-        graph: Of such a fork, what it has; `None` if all was copied.
+        at: The last copied checkpoint of a fork; `None` if the whole thread was copied.
+        graph: The entries of a fork; `None` if the whole thread was copied.
     """
 
     source: str
@@ -165,13 +165,13 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Checkpoints that are about to be removed, or were.
+    """A removal of checkpoints of a thread.
 
     Attributes:
-        moments: All its checkpoints that a reader sees, in the order they were put.
-        kept: Those that stay.
-        removed: Those that go, but for what delta channels need of them.
-        run_ids: The runs whose checkpoints go, if it is for them; else a policy or a program has chosen.
+        moments: All visible checkpoints of the thread before the removal, in the order they were stored.
+        kept: The checkpoints that stay.
+        removed: The checkpoints to remove, except for values that delta channels still need.
+        run_ids: The runs whose checkpoints are removed (`delete_for_runs`); empty if a policy or a program chose them.
     """
 
     thread_id: str
@@ -183,11 +183,11 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a feature keeps of a thread beside its checkpoints.
+    """A record that a feature keeps of a thread, next to its checkpoints.
 
     Attributes:
-        owner: Its owner; empty if it names none.
-        is_named: Whether the person that is asked for is named in it, though it is not theirs.
+        owner: Its owner; empty if unknown.
+        is_named: Whether it names the person in question without being theirs.
         problem: Why it cannot be read; empty if it can.
     """
 

@@ -1,4 +1,4 @@
-"""Both faces of an operation from one plan: a method that blocks, and one to be awaited."""
+"""The two faces of an operation: a blocking and an async method of one plan."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Component:
-    """The operations of one subject, which a saver has as an attribute, such as `saver.keys`."""
+    """The operations of one subject, an attribute of savers such as `saver.keys`."""
 
     def __init__(self, saver: EngineSaver) -> None:
         self._saver = saver
 
     @property
     def engine(self) -> Engine:
-        """The saver's engine, read at each call: programs may assign `saver.serde`."""
+        """The saver's engine, read at each call, as programs may assign `saver.serde`."""
         return self._saver.engine
 
 
@@ -32,7 +32,7 @@ class _HasEngine(Protocol):
 
 
 class Pages(Protocol[T_co]):
-    """A result that is read page by page."""
+    """A result read page by page."""
 
     def next(self) -> Plan[Sequence[T_co] | None]:
         """Return the next page; `None` after the last one."""
@@ -43,7 +43,7 @@ S = TypeVar("S", bound=_HasEngine)
 
 
 class Method(Generic[S, P, T]):
-    """A face as type checkers and editors see it. At run time it is a plain function."""
+    """A face as seen by type checkers and editors. At run time it is a plain function."""
 
     @overload
     def __get__(self, instance: None, owner: Any) -> Callable[Concatenate[S, P], T]: ...
@@ -56,14 +56,14 @@ class Method(Generic[S, P, T]):
 def faces(
     plan: Callable[Concatenate[S, P], Plan[T]], name: str = "", *, on: str = "engine"
 ) -> tuple[Method[S, P, T], Method[S, P, Coroutine[Any, Any, T]]]:
-    """Return the method that blocks, and the one to be awaited.
+    """Return the blocking method and the async method of a plan.
 
     As in `sweep, asweep = faces(_sweep)`.
 
     Args:
-        plan: A method that returns a plan. It may wait (`Pause`) and call functions that block (`Call`). Its docstring
-            becomes that of the first face.
-        name: The name of the first face, if it is not that of the plan without its underscore.
+        plan: A method that returns a plan. It may wait (`Pause`) and call blocking functions (`Call`). The blocking
+            method gets its docstring.
+        name: The name of the blocking method; by default that of the plan without its underscore.
         on: The attribute of the object that has the engine.
     """
 
@@ -82,7 +82,10 @@ def faces(
 def iterator_faces(
     pages: Callable[Concatenate[S, P], Pages[T]], name: str = "", *, on: str = "engine"
 ) -> tuple[Method[S, P, Iterator[T]], Method[S, P, AsyncIterator[T]]]:
-    """Return the method that yields results and its asynchronous face; see `faces`. Pages are read as needed."""
+    """Return the blocking and the async iterator method of a result; see `faces`.
+
+    Pages are read as needed.
+    """
 
     def blocking(self: S, /, *args: P.args, **more: P.kwargs) -> Iterator[T]:
         engine, found = getattr(self, on), pages(self, *args, **more)
@@ -109,5 +112,5 @@ def _describe(plan: Any, name: str, *both: tuple[Any, str]) -> None:
         face.__name__, face.__doc__, face.__module__ = called, doc, plan.__module__
         face.__qualname__ = plan.__qualname__.removesuffix(plan.__name__) + called
         face.__annotations__ = {**plan.__annotations__, "return": returned}
-        face.__wrapped__ = plan  # by which names in annotations are found
+        face.__wrapped__ = plan  # to resolve names in annotations
         face.__signature__ = signature(plan).replace(return_annotation=returned)

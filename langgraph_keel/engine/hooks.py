@@ -1,12 +1,12 @@
-"""What a feature hears of the saver's verbs, and what it may add to them: the one door through which features come in.
+"""The interface of features: hooks for the events of the saver's verbs.
 
-A feature subclasses `Hook` and overrides what it wants to hear. `Hooks` (in `session.py`) keeps, for each event, the
-hooks that override it, so what nobody listens to costs no call. Each method of an event is a plan (see `plan.py`),
-which may make round trips where its docstring says so; one that makes none may be a plain function that returns
-nothing. It may raise: what has not been stored by then is not.
+A feature subclasses `Hook` and overrides methods. `Hooks` (in `session.py`) keeps, for each event, the hooks that
+override it, so an unused event costs no call. Each method is a plan (see `plan.py`). It may make round trips unless its
+docstring forbids them; without round trips it may be a plain function that returns nothing. If it raises an error,
+nothing more is stored.
 
-What is about to happen is told in the order of the hooks, what has happened or failed in the opposite one, so that they
-nest: the first hook is the first to hear `before_put` and the last to hear `after_put`.
+Hooks are called in order before an action, and in reverse order after it or after its failure. So they nest: the first
+hook gets `before_put` first and `after_put` last.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from langgraph_keel.errors import InvalidInput
 
 
 class Hook:
-    """What a feature hears. A method that makes no round trip need not be a plan.
+    """The base class of hooks. A method without round trips need not be a plan.
 
     Attributes:
-        hears_replays: Whether it hears of the fork in which a thread is replayed, too, which stays as it is until
-            somebody has looked at it.
-        tables: The kinds of cells that it keeps beside each thread.
-        shared_tables: Those of cells that all threads share.
+        hears_replays: Whether it is also called for replays. A replay runs in a fork, which stays unchanged until a
+            person has inspected it.
+        tables: The kinds of cells that it keeps per thread.
+        shared_tables: The kinds of cells that all threads share.
     """
 
     hears_replays = False
@@ -39,116 +39,125 @@ class Hook:
     shared_tables: Sequence[CellTable[Any]] = ()
 
     def begin(self, session: Session, reading: Reading) -> Plan[None] | None:
-        """A run asks for the checkpoint to begin from; it is not read yet."""
+        """Called before the checkpoint is read from which a run begins."""
 
     def read(self, session: Session, reading: Reading) -> Plan[None] | None:
-        """A checkpoint was read, and is about to be returned."""
+        """Called after a checkpoint was read, before it is returned."""
 
     def read_failed(self, session: Session, reading: Reading, error: BaseException) -> Plan[None] | None:
-        """The checkpoint that a run asked for could not be read. Round trips for an `Exception` only."""
+        """Called if `begin` or the read failed. Round trips only for an `Exception`."""
 
     def draft_put(self, session: Session, put: Put) -> Plan[None] | None:
-        """A checkpoint is about to be encoded. No round trip: the values are the program's own, which may go on."""
+        """Called before encoding. No round trip, as the program may change the values."""
 
     def before_put(self, session: Session, put: Put) -> Plan[None] | None:
-        """A checkpoint is encoded, and about to be stored."""
+        """Called after a checkpoint was encoded, before it is stored."""
 
     def after_put(self, session: Session, put: Put) -> Plan[None] | None:
-        """A checkpoint is stored. It must not be said to have failed: errors of the store are to be caught."""
+        """Called after a checkpoint was stored. Catch store errors: `put` must not fail."""
 
     def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[None] | None:
-        """A checkpoint that was encoded is not stored, or nobody knows. Round trips for an `Exception` only."""
+        """Called if storing a checkpoint failed, or its outcome is unknown.
+
+        Round trips only for an `Exception`.
+        """
 
     def draft_writes(self, session: Session, writes: Writes) -> Plan[None] | None:
-        """What a task has written is about to be encoded. No round trip."""
+        """Called before the writes of a task are encoded. No round trip."""
 
     def before_writes(self, session: Session, writes: Writes) -> Plan[None] | None:
-        """What a task has written is encoded, and about to be stored."""
+        """Called after the writes of a task were encoded, before they are stored."""
 
     def after_writes(self, session: Session, writes: Writes) -> Plan[None] | None:
-        """What a task has written is stored."""
+        """Called after the writes of a task were stored."""
 
     def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> Plan[None] | None:
-        """What a task has written is not stored, or nobody knows. Round trips for an `Exception` only."""
+        """Called if storing writes failed, or its outcome is unknown.
+
+        Round trips only for an `Exception`.
+        """
 
     def before_travel(self, session: Session, travel: Travel) -> Plan[None] | None:
-        """A thread is about to be rewound, or branched."""
+        """Called before a thread is rewound or branched."""
 
     def after_travel(self, session: Session, travel: Travel) -> Plan[None] | None:
-        """A thread was rewound, or branched."""
+        """Called after a thread was rewound or branched."""
 
     def travel_failed(self, session: Session, travel: Travel, error: BaseException) -> Plan[None] | None:
-        """A thread was not rewound, or not branched, or nobody knows. Round trips for an `Exception` only."""
+        """Called if a rewind or branch failed, or its outcome is unknown.
+
+        Round trips only for an `Exception`.
+        """
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[None] | None:
-        """A thread was copied or forked: what a feature has beside it is to be copied, too."""
+        """Called after a thread was copied or forked, to copy the feature's records of it."""
 
     def keep(self, session: Session, thread_id: str, policy: Any) -> Plan[Collection[Address]]:
-        """Return which checkpoints of a thread a prune must leave, besides those that its `Retention` names."""
+        """Return checkpoints that a prune must keep in addition to its `Retention`."""
         yield from ()
         return ()
 
     def before_remove(self, session: Session, leaving: Leaving) -> Plan[None] | None:
-        """Checkpoints are about to be removed. It may be told again of the same, if that is cut off."""
+        """Called before checkpoints are removed, again if the removal was interrupted."""
 
     def after_remove(self, session: Session, leaving: Leaving) -> Plan[None] | None:
-        """Checkpoints were removed, or there were none to remove; their rows of values may still be there."""
+        """Called after checkpoints, or none, were removed. Their rows may still exist."""
 
     def after_runs_removed(
         self, session: Session, run_ids: Collection[str], threads: Sequence[str]
     ) -> Plan[None] | None:
-        """The checkpoints of runs were removed, from these threads."""
+        """Called after the checkpoints of runs were removed from these threads."""
 
     def before_delete(self, session: Session, thread_id: str) -> Plan[None] | None:
-        """A thread is about to be deleted, with all that stands beside it."""
+        """Called before a thread and its cells are deleted."""
 
     def before_sweep(self, session: Session, remind_after: float | None) -> Plan[Sequence[Any]]:
-        """All threads are about to be swept; return what somebody is to be reminded of after so many seconds."""
+        """Called before a sweep; return reminders of items older than `remind_after` s."""
         yield from ()
         return ()
 
     def reclaim(self, session: Session, now: bool) -> Plan[str]:
-        """Give back space outside of the store, at once or when it is safe to; return a note on what was done."""
+        """Free space outside of the store, now or once it is safe; return a note about it."""
         yield from ()
         return ""
 
     def find_owners(self, session: Session, user: str) -> Plan[Sequence[Holding]]:
-        """Return what a feature keeps of any thread, and whose that is: an erasure asks."""
+        """Return the feature's records of threads with their owners, for an erasure."""
         yield from ()
         return ()
 
     def erase_items(
         self, session: Session, person: str, held: Collection[str], acts: bool
     ) -> Plan[tuple[int, Sequence[str]]]:
-        """Remove what a feature keeps of a person beside threads, or with `acts=False`, only count it.
+        """Remove (with `acts=False`, count) a person's items that belong to no thread.
 
-        Return how many items these are, and why others of the person are left: those of persons on hold (`held`) are.
+        Return their number, and the reasons why other items of the person stay. Items of persons on hold (`held`) stay.
         """
         yield from ()
         return 0, ()
 
     def find_relatives(self, session: Session, thread_id: str) -> Plan[Sequence[str]]:
-        """Return the threads that share their history with a thread: its forks, copies and originals."""
+        """Return threads that share history with a thread: forks, copies and originals."""
         yield from ()
         return ()
 
     def find_warnings(
         self, session: Session, thread_id: str, checkpoint_id: str, action: str, relatives: Sequence[str]
     ) -> Plan[Sequence[tuple[str, str]]]:
-        """Return what a reviewer has to know before this step may act: sentences, each with its event's ISO time."""
+        """Return warnings for a reviewer of this step, each with its event's ISO time."""
         yield from ()
         return ()
 
-    # -- no plans at all: answered at once ---------------------------------------------------------------------------
+    # -- plain methods, not plans ------------------------------------------------------------------------------------
 
     def find_terms(self, header: Header) -> Mapping[str, Collection[Any]]:
-        """Return what a filter of `list` may ask a checkpoint for besides its metadata."""
+        """Return terms that filters of `list` match in addition to metadata."""
         return {}
 
     def describe_thread(self, info: ThreadInfo, header: Header) -> ThreadInfo:
-        """Return what a list of threads says of one, given the header of its latest root checkpoint.
+        """Return a thread's entry in a list, given the header of its root head.
 
-        A new fact (text, a number or a truth value) is a new column of `keel threads`:
+        Each added fact (a text, number or bool) is a column of `keel threads`:
         `replace(info, facts=(*info.facts, ("cost", "0.02 $")))`.
         """
         return info
@@ -156,31 +165,31 @@ class Hook:
     def revive(
         self, session: Session, found: Found, header: Header, channels: Collection[str] | None
     ) -> Revived | None:
-        """Decode a checkpoint in place of the engine, before anything but its header is decoded; `None` leaves it.
+        """Decode a checkpoint in place of the engine, or return `None`.
 
         Args:
-            session: What it runs on.
-            found: What the store has.
-            header: Its header.
+            session: The saver's session.
+            found: The stored checkpoint.
+            header: Its header; nothing else is decoded yet.
             channels: The channels whose rows were read; `None` if all were.
         """
         return None
 
     def close(self) -> None:
-        """Do what was put off, in threads of your own: the store is about to be closed. Safe to call again."""
+        """Finish background work before the store is closed. May be called twice."""
 
     # -- for `Hooks` ---------------------------------------------------------------------------------------------------
 
     def listens_to(self, event: str) -> bool:
-        """Return whether it overrides the method of that name."""
+        """Return whether it overrides the method of this name."""
         return getattr(type(self), event) is not getattr(Hook, event)
 
 
 class LookOnly(Hook):
-    """Refuses runs, and whatever they put: of a state that was read for showing, parts may be placeholders."""
+    """Refuses runs and their writes, as states for display may have placeholders."""
 
     def begin(self, session: Session, reading: Reading) -> None:
-        """Refuse the run before anything of it runs."""
+        """Refuse the run before its first step."""
         if begins_run(reading.config):
             raise _only_looks()
 
@@ -194,4 +203,4 @@ class LookOnly(Hook):
 
 
 def _only_looks() -> InvalidInput:
-    return InvalidInput("saver.raw only reads, and puts nothing: compile the graph with the saver itself")
+    return InvalidInput("saver.raw is read-only: compile the graph with the saver itself")

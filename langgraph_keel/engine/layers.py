@@ -1,4 +1,4 @@
-"""Layers: stores upon other stores, between the engine and a backend, such as keys, objects or tenants."""
+"""Layers: stores on top of other stores, for encryption, objects, tenants."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from langgraph_keel.engine.verbs import SAME, VERBS, Turn
 
 L = TypeVar("L", bound="Layer")
 FindNames: TypeAlias = Callable[[bool], Plan[tuple[NameMap, NameMap] | None]]
-"""Returns the maps for names on their way down and up, or `None` if names stay. Is passed whether names are stored."""
+"""Returns the name maps for the way down and up, or `None` if names do not change.
+
+The argument states whether the verb stores names."""
 
 
 class Layer(Store[Any, Any]):
-    """A store upon another one, `inner`. A verb that a layer does not define is the bound method of the store below."""
+    """A store on top of `inner`, which handles the verbs that it does not define."""
 
     def __init__(self, inner: Store[Any, Any]) -> None:
         self.inner = inner
@@ -27,11 +29,11 @@ class Layer(Store[Any, Any]):
                 setattr(self, name, getattr(inner, name))
 
     def has(self, verb: str) -> bool:
-        """Return whether a verb is a method of this layer's own."""
+        """Return whether this layer defines a verb."""
         return getattr(type(self), verb) is not getattr(Store, verb)
 
     def find(self, kind: type[L]) -> L:
-        """Return the layer of this class: this one, or one below it. There must be one."""
+        """Return the layer of this class: this one or one below it, which must exist."""
         found: L = self if type(self) is kind else self.inner.find(kind)  # type: ignore[attr-defined]
         return found
 
@@ -47,12 +49,14 @@ Layer.__abstractmethods__ = frozenset()
 
 
 class Renaming(Layer):
-    """A store whose threads, channels or cells have other names in the store below; `verbs.VERBS` says where.
+    """A store whose threads, channels or cells have other names in the store below.
+
+    `verbs.VERBS` lists the names in each verb.
 
     Args:
         inner: The store below.
         find_names: Returns the maps of names.
-        idle: Translations that change nothing in this layer. A verb without any other one is not wrapped.
+        idle: Translations that change nothing in this layer. A verb without other translations is not wrapped.
     """
 
     def __init__(self, inner: Store[Any, Any], find_names: FindNames, idle: frozenset[Turn] = frozenset()) -> None:
@@ -65,7 +69,7 @@ class Renaming(Layer):
 
 
 class _Turns(NamedTuple):
-    """The translations of a verb in one layer, and its signature, which gives keyword arguments their positions."""
+    """The translations of a verb in one layer; its signature, for keyword arguments."""
 
     takes: tuple[Turn, ...]
     gives: Turn
@@ -94,7 +98,7 @@ def _rename(turns: _Turns, inner: Callable[..., Plan[Any]], find_names: FindName
     def renamed(*args: Any, **more: Any) -> Plan[Any]:
         if more:
             args = turns.positional(args, more)
-        both = yield from find_names(writes and args[-1] is not None)  # a cell that is emptied stores no name
+        both = yield from find_names(writes and args[-1] is not None)  # emptying a cell stores no name
         if both is None:
             return (yield from inner(*args))
         down, up = both
@@ -110,7 +114,7 @@ def _rename(turns: _Turns, inner: Callable[..., Plan[Any]], find_names: FindName
 
 
 def _rename_one(turns: _Turns, inner: Callable[..., Plan[Any]], find_names: FindNames) -> Callable[..., Plan[Any]]:
-    """As `_rename`, in less time: most verbs that are called often take one argument."""
+    """As `_rename`, but faster, for verbs with one argument."""
     (turn,), gives, writes, _ = turns
 
     def renamed(*args: Any, **more: Any) -> Plan[Any]:

@@ -1,6 +1,6 @@
-"""Leases: renewing claims, watching those of others, names of processes, and waiting.
+"""Leases: renewal and expiry of claims, names of processes, waiting.
 
-A claim has expired if it was seen unrenewed for a whole lease, by the watcher's own clock. No stored time decides that:
+A claim has expired if a watcher has seen no renewal for a whole lease, by its own clock. Stored times do not count:
 with the clock of one host 40 seconds ahead, the node of a live run ran twice.
 """
 
@@ -26,10 +26,10 @@ from langgraph_keel.errors import StoreClosed
 _log = logging.getLogger(__name__)
 Job = Callable[[], object]
 _IDLE = 10.0
-"""Seconds without anything to do after which a keeper's thread ends."""
+"""Idle seconds after which a keeper's thread ends."""
 
 MOST_SEEN = 10_000
-"""Claims of others that are remembered: one that was forgotten is only watched for longer."""
+"""Maximum number of watched claims. A forgotten claim only takes longer to expire."""
 
 _UNKNOWN = "-"
 
@@ -46,12 +46,12 @@ C = TypeVar("C", bound=_Claim)
 
 
 class Keeper(Generic[C]):
-    """Renews claims, and does jobs. Its thread starts when it is needed, and ends when it is idle.
+    """Renews claims and runs jobs, in a thread that exists while it is needed.
 
     Args:
         period: Seconds between two renewals of a claim.
-        renew: Renews one; `False` if it is no longer ours.
-        what: The place that claims and jobs write to, for the log.
+        renew: Renews a claim; returns `False` if another process has taken it over.
+        what: The target of writes of claims and jobs, for log messages.
     """
 
     def __init__(self, period: float, renew: Callable[[C], bool], what: str = "the ledger of tool calls") -> None:
@@ -61,7 +61,7 @@ class Keeper(Generic[C]):
         self.forget()
 
     def forget(self) -> None:
-        """Begin again, in a process that was forked: thread and claims are those of the parent."""
+        """Reset the keeper in a forked process: thread and claims belong to the parent."""
         self._changed = Condition()
         self._held: dict[str, tuple[float, C]] = {}
         self._jobs: list[Job] = []
@@ -70,7 +70,7 @@ class Keeper(Generic[C]):
 
     def hold(self, claim: C) -> None:
         """Renew a claim from now on."""
-        if sys.is_finalizing():  # no thread runs any more, and ours may have stopped with the lock
+        if sys.is_finalizing():  # threads have stopped, and the keeper's may hold the lock
             return
         with self._changed:
             self._start()
@@ -78,14 +78,14 @@ class Keeper(Generic[C]):
             self._changed.notify_all()
 
     def drop(self, claim: C) -> None:
-        """Renew a claim no longer."""
+        """Stop renewing a claim."""
         if sys.is_finalizing():  # as in `hold`
             return
         with self._changed:
             self._held.pop(claim.token, None)
 
     def defer(self, job: Job) -> None:
-        """Do a job soon, in the keeper's thread. Its errors are logged."""
+        """Run a job soon, in the keeper's thread. Its errors are logged."""
         if sys.is_finalizing():  # as in `hold`
             return
         with self._changed:
@@ -94,7 +94,7 @@ class Keeper(Generic[C]):
             self._changed.notify_all()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all jobs are done, for at most `timeout` seconds; return whether they are."""
+        """Wait at most `timeout` seconds for all jobs; return whether they are done."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._jobs and not self._is_busy, timeout)
 
@@ -112,7 +112,7 @@ class Keeper(Generic[C]):
                 self._attempt(partial(self._renew_or_drop, claim))
 
     def _next(self) -> tuple[list[Job], list[C]] | None:
-        """Wait for jobs and for claims that are due; return `None` when there was nothing for long."""
+        """Wait for jobs and for claims that are due; return `None` if the keeper is idle."""
         with self._changed:
             self._is_busy = False
             self._changed.notify_all()
@@ -124,7 +124,7 @@ class Keeper(Generic[C]):
                     return None
             jobs, self._jobs, self._is_busy = self._jobs, [], True
             claims = self._due()
-            for claim in claims:  # whether it works or not: a store that fails is not asked again at once
+            for claim in claims:  # even if the renewal fails, so that a failing store is not called again immediately
                 self._held[claim.token] = monotonic() + self._period, claim
             return jobs, claims
 
@@ -135,31 +135,31 @@ class Keeper(Generic[C]):
     def _renew_or_drop(self, claim: C) -> None:
         if not self._renew(claim) and claim.token in self._held:
             self.drop(claim)
-            _log.warning("%s, but its claim was taken over by somebody else", claim.work)
+            _log.warning("%s, but its claim was taken over by another process", claim.work)
 
     def _attempt(self, job: Job) -> None:
         try:
             job()
         except StoreClosed as error:
-            _log.debug("%s was not written: %s", self._what, error)  # as the program wanted it
+            _log.debug("%s was not written: %s", self._what, error)  # the program closed the store
         except Exception as error:
-            # The lease will run out, and the outcome of a call be unknown: safe, and for others to see.
+            # The lease will expire, and other processes will see the outcome of a call as unknown, which is safe.
             _log.warning("%s could not be written: %s", self._what, error)
 
 
-# -- whether a claim is over -----------------------------------------------------------------------------------
+# -- expired claims --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
     mark: int  # of the last renewal
-    since: float  # when this mark was seen first
-    asked: float  # when the claim was looked at last, or before
-    renewed: float | None = None  # a moment after which it was renewed, if that was seen
+    since: float  # when this mark was first seen
+    asked: float  # when the last read of the claim began, or earlier
+    renewed: float | None = None  # the last renewal that was seen is later than this
 
 
 class Watch:
-    """The claims of others as this process has seen them, by its own clock; `lease` is in seconds."""
+    """Other processes' claims as seen by this process's clock; `lease` is in seconds."""
 
     def __init__(self, lease: float, timer: Callable[[], float] = monotonic) -> None:
         self.lease = lease
@@ -167,7 +167,7 @@ class Watch:
         self._seen: OrderedDict[str, _Sighting] = OrderedDict()
 
     def is_over(self, token: str, mark: int, asked: float, lease: float | None = None) -> bool | None:
-        """Return whether a claim has expired: it was not renewed for a lease. `None` while that is unknown."""
+        """Return whether a claim was not renewed for a lease; `None` if unknown so far."""
         lease = lease or self.lease
         last = self._seen.get(token)
         if last is not None and last.mark == mark:
@@ -183,36 +183,36 @@ class Watch:
 
 
 def looks_alive(until: int, lease: int, now: int) -> bool:
-    """Return whether a claim holds as clocks tell; all in milliseconds. A guess: to show, or to refuse at once."""
+    """Guess from the clock (in ms) whether a claim is valid, for display or refusal."""
     return now < until <= now + lease
 
 
-# -- plans that wait -------------------------------------------------------------------------------------------
+# -- waiting ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Pause(Errand):
-    """A request that goes to no store: wait."""
+    """A request to wait."""
 
     seconds: float
 
     def do(self) -> None:
-        """Keep the calling thread waiting."""
+        """Block the calling thread."""
         sleep(self.seconds)
 
     async def ado(self) -> None:
-        """As `do`, for a running loop."""
+        """As `do`, without blocking the running loop."""
         await asyncio.sleep(self.seconds)
 
 
-# -- who it is -------------------------------------------------------------------------------------------------
+# -- names of processes ----------------------------------------------------------------------------------------
 
 
 def this_holder() -> str:
-    """Return this process's name: host, machine, process id, and when the process began.
+    """Return this process's name: host, machine, process id and start time.
 
-    The machine is the boot and the space of process ids (containers share the first), both from Linux's `/proc`; where
-    there is none they are `-`, and only the lease tells whether a holder is alive.
+    The machine is the boot id (which containers share) and the process id namespace, both from Linux's `/proc`. Without
+    `/proc` these parts are `-`, and only the lease shows whether a holder is alive.
     """
     return _name_of(os.getpid())
 
@@ -223,21 +223,21 @@ def _name_of(pid: int) -> str:
 
 
 def is_alive(holder: str) -> bool:
-    """Return whether a holder is a live process of this machine; `False` if that cannot be known."""
+    """Return whether a holder is a live process of this machine; `False` if unknown."""
     parts = holder.rsplit("/", 3)
     is_here = len(parts) == 4 and _UNKNOWN not in parts[1:] and parts[1] == _machine()
     return is_here and _began(int(parts[2])) == parts[3]
 
 
 def is_dead(holder: str) -> bool:
-    """Return whether a holder was a process of this very machine and is no more; `False` if nobody can say."""
+    """Return whether a holder is a dead process of this machine; `False` if unknown."""
     parts = holder.rsplit("/", 3)
     if len(parts) != 4 or _UNKNOWN in parts[1:] or parts[1] != _machine():
         return False
     began = _began(int(parts[2]))
     if began != _UNKNOWN:
         return began != parts[3]
-    try:  # where /proc hides the processes of others (hidepid, ProtectProc), none of them may be taken for dead
+    try:  # /proc may hide processes of other users (hidepid, ProtectProc), which must not count as dead
         os.kill(int(parts[2]), 0)
     except OSError as error:
         return isinstance(error, ProcessLookupError)
@@ -259,7 +259,7 @@ def _read_proc(name: str) -> str:
 
 @contextmanager
 def _open_proc(name: str) -> Iterator[int]:
-    """Open what the kernel says of processes: from its memory, so that a running loop has nothing to wait for."""
+    """Open a file of `/proc`, in kernel memory, without blocking a running loop."""
     file = os.open(f"/proc/{name}", os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         yield file
@@ -268,11 +268,11 @@ def _open_proc(name: str) -> Iterator[int]:
 
 
 def _began(pid: int) -> str:
-    """Return when a process began, in ticks since the machine did; `-` if there is no such process."""
+    """Return the start time of a process, in ticks since boot; `-` if there is none."""
     try:
         stat = _read_proc(f"{pid}/stat")
     except OSError:
         return _UNKNOWN
-    # The second field, the name of the program in brackets, may hold anything; see proc(5). The state comes next.
+    # The second field, the program name in parentheses, may contain anything; see proc(5). The state is next.
     state, *fields = stat.rpartition(")")[2].split()
     return "over" if state in ("Z", "X") else fields[18]

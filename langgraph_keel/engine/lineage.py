@@ -1,7 +1,7 @@
-"""Ancestry: what a checkpoint came from, and where the memories of subgraphs were then.
+"""Ancestry of checkpoints, and the state of subgraph memories at each of them.
 
 A subgraph with `checkpointer=True` has one namespace for all its calls, and each call begins with the latest checkpoint
-there (its *memory*). When the root goes back, so must the memory: to a checkpoint called from the root's way.
+there (its *memory*). If the root graph is rewound, the memory must be, too: to a checkpoint of a call from an ancestor.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from langgraph_keel.engine.records import Graph, Node, Stamp
 from langgraph_keel.engine.serde.serializer import Codec
 
 NodeAndHeader: TypeAlias = tuple[Node, Header]
-"""A checkpoint that a reader sees, without its values."""
+"""A visible checkpoint, without its values."""
 
 
 def instant(ts: object) -> float | None:
-    """Return an ISO time in milliseconds since 1970; `None` where it is none. Without a zone it is UTC."""
+    """Return an ISO time (default UTC) in ms since 1970; `None` if it is invalid."""
     try:
         at = datetime.fromisoformat(str(ts))
     except ValueError:
@@ -31,7 +31,7 @@ def instant(ts: object) -> float | None:
 
 
 def made_at(header: Header) -> float | None:
-    """Return when a checkpoint was made, in milliseconds since 1970; `None` where it does not say so."""
+    """Return a checkpoint's creation time, in ms since 1970; `None` if unknown."""
     return instant(header.checkpoint.get("ts"))
 
 
@@ -41,10 +41,10 @@ def roots_in(moments: Sequence[NodeAndHeader]) -> list[NodeAndHeader]:
 
 
 def leaves(moments: Sequence[NodeAndHeader], but: Collection[Stamp] = ()) -> list[NodeAndHeader]:
-    """Return the checkpoints that nothing goes on from: no child, and no twin that a rewind has made of them."""
+    """Return the checkpoints without a child and without a twin from a rewind."""
     continued = {(node.address.checkpoint_ns, node.parent) for node, _ in moments}
     ends = [each for each in moments if _place(each) not in continued and each[0].stamp not in but]
-    if not ends:  # mostly: then no header needs to be decoded
+    if not ends:  # the common case, in which no header needs to be decoded
         return []
     twins = {(node.address.checkpoint_ns, header.metadata.get(REWOUND_TO)) for node, header in moments}
     return [each for each in ends if _place(each) not in twins]
@@ -55,15 +55,15 @@ def _place(moment: NodeAndHeader) -> tuple[str, str | None]:
 
 
 def step_of(header: Header) -> int | None:
-    """Return the number of the superstep that made a checkpoint; `None` where it does not say so."""
+    """Return the number of the superstep that made a checkpoint; `None` if unknown."""
     step = header.metadata.get("step")
     return step if type(step) is int else None
 
 
 class Ancestry:
-    """The way back from each of the checkpoints of a thread, given in the order they were put.
+    """The ancestors of the checkpoints of a thread, given in the order of storage.
 
-    Behind a parent that was pruned nothing is certain: `way` ends there, `likely_way` continues as well as it can.
+    At a pruned parent, `way` ends, and `likely_way` continues with a guess.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -72,19 +72,19 @@ class Ancestry:
         self._places = {(at.checkpoint_ns, at.checkpoint_id): place for place, at in enumerate(addresses)}
 
     def parent(self, node: Node) -> Node | None:
-        """Return the parent of a checkpoint; `None` if it has none, or that is gone."""
+        """Return the parent of a checkpoint; `None` if it has none or it was removed."""
         place = None if node.parent is None else self._places.get((node.address.checkpoint_ns, node.parent))
         return None if place is None else self._nodes[place]
 
     def way(self, *nodes: Node) -> Iterator[Node]:
-        """Yield checkpoints, each with its ancestors down to the first whose parent is gone; none of them twice."""
+        """Yield checkpoints and their ancestors up to a removed parent, each one once."""
         return _walk(nodes, self.parent)
 
     def likely_parent(self, node: Node, header_of: Callable[[Node], Header]) -> Node | None:
-        """Return what a checkpoint came from, as far as that can be told.
+        """Return the likely parent of a checkpoint.
 
-        Where the parent was pruned (some stores then say that there was none), that is the one of its namespace that
-        was put last before, of a lower step: those of higher ones were left by a rewind.
+        If the parent was pruned (some stores then return `None`), it is the last checkpoint of the namespace stored
+        before with a lower step. Checkpoints with higher steps were abandoned by a rewind.
         """
         parent = self.parent(node)
         if parent is not None:
@@ -102,7 +102,7 @@ class Ancestry:
         return None
 
     def likely_way(self, node: Node, header_of: Callable[[Node], Header]) -> Iterator[Node]:
-        """Yield a checkpoint and what it came from, the latest first, as far as that can be told."""
+        """Yield a checkpoint and its likely ancestors, the latest first."""
         return _walk([node], lambda each: self.likely_parent(each, header_of))
 
 
@@ -110,21 +110,21 @@ def _walk(nodes: Iterable[Node], before: Callable[[Node], Node | None]) -> Itera
     seen: set[Stamp] = set()
     for start in nodes:
         node: Node | None = start
-        while node is not None and node.stamp not in seen:  # what is stored may lead in a circle
+        while node is not None and node.stamp not in seen:  # stored parents may form a cycle
             seen.add(node.stamp)
             yield node
             node = before(node)
 
 
 def find_steps_behind(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) -> Iterator[str | None]:
-    """Yield the ids of checkpoints whose steps led to all that stays: what tools returned there is part of its state.
+    """Yield the ids of checkpoints whose steps led to every kept checkpoint.
 
-    What was called from any other checkpoint may be called again: it lies on a branch that was left, or on the way that
-    a rewind gave up.
+    The results of tools called there are part of the kept state. Calls from any other checkpoint may be repeated: it is
+    on an abandoned branch, or was abandoned by a rewind.
     """
     roots = roots_in(moments)
     ancestry = Ancestry(node for node, _ in roots)
-    # An update or a copy goes on without the results of the step.
+    # An update or a copy continues without the results of the step.
     steps = {node.stamp for node, header in roots if header.metadata.get("source") == "loop"}
     ways = [
         {each.parent for each in ancestry.way(node) if each.stamp in steps} for node, _ in roots if node.stamp in kept
@@ -138,22 +138,22 @@ def find_steps_behind(moments: Sequence[NodeAndHeader], kept: Collection[Stamp])
 
 
 def origin_of(parent: str | None, metadata: Mapping[str, Any], known: Container[object]) -> str | None:
-    """Return the checkpoint that one came from; for a twin, its original: what led there led to the twin, too."""
+    """Return the checkpoint before this one; for a twin, the original."""
     originals = (metadata.get(mark) for mark in (REWOUND_TO, BRANCHED_FROM))
     return next((each for each in originals if isinstance(each, str) and each in known), parent)
 
 
 def walk_back(start: str | None, origins: Mapping[str | None, str | None]) -> Iterator[str | None]:
-    """Yield a root checkpoint and those it came from, the nearest first, until one is not there."""
+    """Yield a root checkpoint and its origins, nearest first, until one is missing."""
     seen: set[str | None] = set()
-    while start in origins and start not in seen:  # what is stored may lead in a circle
+    while start in origins and start not in seen:  # stored origins may form a cycle
         seen.add(start)
         yield start
         start = origins[start]
 
 
 def root_of(address: Address, metadata: Mapping[str, Any]) -> Any:
-    """Return the id of the root graph's checkpoint: of itself, or of the one that a subgraph's step began from."""
+    """Return the id of the root checkpoint: itself, or the caller of a subgraph."""
     parents = metadata.get("parents")
     outer = parents.get("") if isinstance(parents, Mapping) else None
     return outer if address.checkpoint_ns else address.checkpoint_id
@@ -164,13 +164,13 @@ class Memory(NamedTuple):
 
     node: Node
     header: Header
-    # The root checkpoint that called it. If that is not stored (`durability="exit"`) or gone: the root checkpoint that
-    # was put last before it; empty if there was none.
+    # The root checkpoint that called it. If that was removed or never stored (`durability="exit"`): the last root
+    # checkpoint stored before it; empty if there was none.
     caller: str
 
     @property
     def is_twin(self) -> bool:
-        """Whether a rewind added it, to go back to another one."""
+        """Whether a rewind added it as a copy of an earlier one."""
         return REWOUND_TO in self.header.metadata
 
     @property
@@ -180,7 +180,7 @@ class Memory(NamedTuple):
 
 
 class Memories:
-    """The memories of a thread's subgraphs, and where they were at moments of its root graph."""
+    """The memories of a thread's subgraphs at moments of its root graph."""
 
     def __init__(self, graph: Graph, header_of: Callable[[Node], Header]) -> None:
         self._header_of = header_of
@@ -200,7 +200,7 @@ class Memories:
                 self._found.setdefault(namespace, []).append(memory)
 
     def find_moves_back(self, moment: Node) -> dict[str, Node | None]:
-        """Return where memories must go back to, together with the root; without those that are there already."""
+        """Return the memories to return to with the root, except those already current."""
         way = self._way(moment) if self._found else {}
         back = {namespace: _choose_memory(found, way) for namespace, found in sorted(self._found.items())}
         return {namespace: node for namespace, (node, is_there) in back.items() if not is_there}
@@ -210,28 +210,28 @@ class Memories:
         return node.address.checkpoint_ns in self._found
 
     def _way(self, moment: Node) -> dict[str, int]:
-        """Return the root checkpoints whose steps led to a moment: the later the step, the greater the number."""
+        """Return the root checkpoints whose steps led to a moment, numbered by step."""
         way = list(self._ancestry.likely_way(moment, self._header_of))
         led = [str(before.address.checkpoint_id) for node, before in pairwise(way) if not self._is_copy(node, before)]
-        # Before all of these: calls from a root checkpoint that is gone.
+        # Before all of these: calls from a removed root checkpoint.
         return {checkpoint_id: place for place, checkpoint_id in enumerate(reversed(led))} | {"": -1}
 
     def _is_copy(self, node: Node, before: Node) -> bool:
-        """Return whether LangGraph made a checkpoint as a copy of its parent, to run that one's step again."""
+        """Return whether LangGraph copied the parent, to run its step again."""
         metadata = self._header_of(node).metadata
         is_same_step = metadata.get("step") == self._header_of(before).metadata.get("step")
         return node.parent == before.address.checkpoint_id and metadata.get("source") == "fork" and is_same_step
 
 
 def find_moves_back(graph: Graph, moment: Node, codec: Codec) -> dict[str, Node | None]:
-    """Do what `Memories.find_moves_back` does, for one moment of a thread."""
+    """As `Memories.find_moves_back`, for one moment of a thread."""
     return Memories(graph, lambda node: unpack_header(node.header, codec, node.address)).find_moves_back(moment)
 
 
 def _choose_memory(found: list[Memory], way: Mapping[str, int]) -> tuple[Node | None, bool]:
     """Return the memory that belongs to a way, and whether it is the latest.
 
-    The memory called last on the way counts, and of several the one put last; a twin, only if there is no other.
+    Choose the memory called last on the way, of several the one stored last. A twin is the last resort.
     """
     on_way = [memory for memory in found if memory.caller in way and not memory.is_empty]
     best = max(

@@ -1,4 +1,4 @@
-"""The names of all that a store holds, for work on all of it while others write."""
+"""The ids of all threads of a store, read while other processes write."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from langgraph_keel.errors import CorruptStore
 
 _PAGE = 200
 _ROUNDS = 20
-"""How often the top of the list is read again, at most: somebody may put without end."""
+"""Maximum number of reads of the list, as other processes may write continuously."""
 
 
 def read_names(store: Store[Any, Any], *, passes: bool = False) -> Plan[list[str]]:
-    """Name all threads and strays, also those that come to the top of the list during the walk. A trip for each 200."""
+    """Return the ids of all threads and strays, also if threads are updated.
+
+    One trip per 200.
+    """
     names: dict[str, None] = {}
     newest: tuple[str, str] | None = None
     for _ in range(_ROUNDS):
@@ -28,7 +31,7 @@ def read_names(store: Store[Any, Any], *, passes: bool = False) -> Plan[list[str
     while True:
         strays: Sequence[str] = yield from store.list_strays(after, _PAGE)
         if not all(isinstance(name, str) for name in strays):
-            raise CorruptStore(f"the name of a thread is no text: {[*strays]!r:.300}; `keel check` finds which")
+            raise CorruptStore(f"the name of a thread is not text: {[*strays]!r:.300}; `keel check` finds which")
         names.update(dict.fromkeys(strays))
         if len(strays) < _PAGE:
             return list(names)
@@ -38,7 +41,7 @@ def read_names(store: Store[Any, Any], *, passes: bool = False) -> Plan[list[str
 def _read_list(
     store: Store[Any, Any], upto: tuple[str, str] | None, names: dict[str, None], passes: bool
 ) -> Plan[tuple[str, str] | None]:
-    """Read the list of threads as far as a place; return the place of its first one."""
+    """Read the list of threads down to a position; return that of the first thread."""
     first: tuple[str, str] | None = None
     place: tuple[str, str] | None = None
     while True:

@@ -1,6 +1,6 @@
-"""The memo: a bounded LRU cache of the last known entry of each thread and namespace, so that `put` needs no read.
+"""The memo: a bounded LRU cache of each namespace's last known entry.
 
-Forgetting costs at most a read, never correctness: the store checks each entry that a put builds on.
+It saves `put` a read. A forgotten entry costs at most a read, never correctness: the store checks each base entry.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from langgraph_keel.engine.serde.copies import Copies
 DEFAULT_ENTRIES = 100
 DEFAULT_BYTES = 64 << 20
 CONTENTS = 16 << 20
-"""Bytes of what compressed frames hold. Of reading a text of 200 KB again, decompressing it took 250 of 340 µs."""
+"""Bytes of cached frames. Decompression took 250 of 340 µs to read 200 KB again."""
 
 _memos: WeakSet[Memo] = WeakSet()
 
 
 def _after_fork() -> None:
-    # Another thread of the parent may have held the lock at that moment; here nobody would give it back.
+    # Another thread of the parent may have held the lock at the fork. In the child it would never be released.
     for memo in list(_memos):
         memo.lock = Lock()
 
@@ -36,7 +36,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class KnownEntry:
-    """One entry this process stored or read, and what it knows of its channels."""
+    """An entry that this process stored or read, with its memory of the channels."""
 
     __slots__ = ("channels", "entry", "header", "is_whole", "version", "versions", "weight")
 
@@ -44,22 +44,22 @@ class KnownEntry:
         self, entry: Entry, channels: Mapping[str, Known], versions: Mapping[str, Any], version: Version | None = None
     ) -> None:
         self.entry, self.channels, self.versions = entry, channels, versions
-        self.is_whole = True  # whether it surely has the bodies of all rows, so that values can be read from it
-        # Makes copies of its values, or of those of the entry before it; `False` if there was no room for them.
+        self.is_whole = True  # whether it has the bodies of all rows, so that values can be decoded from it
+        # Makes copies of its values, or of those of the previous entry; `False` if they do not fit in memory.
         self.version: Version | Literal[False] | None = version
-        # Makes copies of its header, once it was read again; `False` if it is decoded each time.
+        # Makes copies of its header after a second read; `False` if the header is decoded each time.
         self.header: Copies | Literal[False] | None = None
         self.weigh()
 
     def weigh(self) -> None:
-        """Set `weight`: the bytes that it takes in memory, about."""
+        """Set `weight`: approximate bytes of memory."""
         entry, known = self.entry, self.channels.values()
         self.weight = 1000 + 200 * len(entry.refs) + len(entry.header) + sum([each.weight for each in known])
         self.weight += (self.version.nbytes if self.version else 0) + (self.header.nbytes if self.header else 0)
 
     @property
     def stamp(self) -> Stamp:
-        """What the store calls the entry."""
+        """The stamp of the entry."""
         return self.entry.stamp
 
     @property
@@ -68,15 +68,15 @@ class KnownEntry:
         return self.entry.address.checkpoint_id
 
     def drop_copies(self, most: int) -> None:
-        """Forget the copies if the entry takes more bytes than `most`, so that the entry itself may stay."""
+        """Drop the copies if the entry exceeds `most` bytes, so that the entry can stay."""
         if self.weight > most and self.version:
             self.version, self.header = False, None
             self.weigh()
 
     def within(self, most: int) -> KnownEntry | None:
-        """Return itself, without the bodies of its rows if it would take more bytes than `most`.
+        """Return itself, without the bodies of its rows if it exceeds `most` bytes.
 
-        The next put needs no bodies. Returns `None` if a value has not been fingerprinted yet.
+        The next `put` needs no bodies. Returns `None` if a value has not been fingerprinted yet.
         """
         if self.weight <= most:
             return self
@@ -89,7 +89,7 @@ class KnownEntry:
         return found
 
     def refresh(self, now: Unchanged, rows: bool) -> Found:
-        """Return the entry as the store would, with its writes and parent of now, and with its rows if asked to."""
+        """Return the entry as the store would now, with rows if requested."""
         entry = self.entry
         if entry.parent != now.parent:
             entry = Entry(entry.address, now.parent, entry.stamp, entry.header, entry.refs, entry.run_id)
@@ -97,7 +97,7 @@ class KnownEntry:
 
 
 class Memo:
-    """The last known entry of each (thread, namespace), within a number of entries and bytes."""
+    """The last known entries by (thread, namespace), limited in number and bytes."""
 
     def __init__(self, entries: int = DEFAULT_ENTRIES, nbytes: int = DEFAULT_BYTES) -> None:
         self._entries = entries
@@ -109,11 +109,11 @@ class Memo:
         _memos.add(self)
 
     def empty(self) -> Memo:
-        """Return one of the same size that knows nothing."""
+        """Return an empty memo of the same size."""
         return Memo(self._entries, self._most)
 
     def get(self, key: tuple[str, str]) -> KnownEntry | None:
-        """Return what is known of a (thread, namespace)."""
+        """Return the last known entry of a (thread, namespace)."""
         with self.lock:
             if (found := self._bases.get(key)) is None:
                 return None
@@ -121,7 +121,7 @@ class Memo:
             return found[0]
 
     def set(self, key: tuple[str, str], base: KnownEntry) -> None:
-        """Remember `base`, forgetting others if there is no room."""
+        """Remember `base`; evict other entries if necessary."""
         base.drop_copies(self._most)
         kept = base.within(self._most)
         with self.lock:
@@ -138,7 +138,7 @@ class Memo:
             self._remove(next(iter(self._bases)))
 
     def weigh(self, key: tuple[str, str], base: KnownEntry) -> None:
-        """Weigh an entry again, unless it was replaced; forget others if there is no room."""
+        """Update the weight of an entry unless it was replaced; evict others if necessary."""
         with self.lock:
             if key in self._bases and self._bases[key][0] is base:
                 base.weigh()
@@ -159,13 +159,13 @@ class Memo:
             self._contents_room = CONTENTS
 
     def open_frame(self, body: bytes, opener: Callable[[bytes], bytes] = open_frame) -> bytes:
-        """Return what `opener` does, from a cache of large frames that were opened last."""
+        """Return the result of `opener`, from a cache of recently opened large frames."""
         if type(body) is not bytes or len(body) < WORTHWHILE // 8 or body.startswith(RAW):
             return opener(body)
         with self.lock:
             content = self._contents.pop(body, None)
             if content is not None:
-                self._contents[body] = content  # the last one used goes last
+                self._contents[body] = content  # move to the end, as the most recently used
                 return content
         content = opener(body)
         with self.lock:

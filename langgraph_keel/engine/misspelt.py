@@ -1,4 +1,4 @@
-"""Options that nobody has: the error says which one was meant."""
+"""Errors for unknown options, with the name that was probably meant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def check_names(owner: str, given: Iterable[str], known: Collection[str], advice: Mapping[str, str]) -> None:
-    """Check that options of these names are known."""
+    """Check that all options are known."""
     for name in given:
         if name not in known:
             near = [f"do you mean {each!r}?" for each in get_close_matches(name, sorted(known), 1)]
@@ -23,7 +23,7 @@ def check_names(owner: str, given: Iterable[str], known: Collection[str], advice
 
 
 def check_own_names(cls: type[T]) -> type[T]:
-    """Decorate a data class, so that a field which it has not is an `InvalidInput` with the nearest one."""
+    """Decorate a data class to raise `InvalidInput` for unknown fields."""
     made: Any = cls.__init__
     known = [each.name for each in fields(cls)]  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Translates the names in records: ids of threads and tasks, namespaces, channels, and keys of cells."""
+"""Translation of names in records: threads, tasks, namespaces, channels, keys."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def _same_key(_: Shelf, key: str) -> str:
 
 
 class NameMap:
-    """Translates names in one direction: each method, the names in a record of one class.
+    """Translates names in one direction; each method handles one class of record.
 
-    The constructor takes a function for each sort of name; names without one stay. `namespace` is not called for the
-    root's, nor `path` for an empty one; `key` may be called with the beginning of a key.
+    The constructor takes a function for each kind of name. Names without a function do not change. `namespace` and
+    `path` are not called for empty names (such as the root namespace); `key` may be called with a prefix of a key.
     """
 
     __slots__ = ("_by_channel", "_key", "_task", "_token", "channel", "namespace", "path", "thread")
@@ -92,7 +92,7 @@ class NameMap:
         return Address(self.thread(address.thread_id), ns and self.namespace(ns), address.checkpoint_id)
 
     def entry(self, entry: Any, _: Any = None) -> Any:
-        """Turn an `Entry` or a `Node`."""
+        """Translate an `Entry` or a `Node`."""
         return replace(entry, address=self.address(entry.address), refs=self.channels(entry.refs))
 
     def entries(self, entries: Iterable[Entry], _: Any = None) -> list[Entry]:
@@ -154,7 +154,10 @@ class NameMap:
         return page if page.after is None else replace(page, after=(page.after[0], self.thread(page.after[1])))
 
     def listed(self, listed: Iterable[Listed], page: Page) -> list[Listed]:
-        """If the page is tolerant, a thread whose names cannot be translated is listed without its head, and logged."""
+        """Translate a list of threads.
+
+        With a tolerant page, log threads whose names cannot be translated, and list them without their head.
+        """
         threads: list[Listed] = []
         for info, head in listed:
             try:

@@ -1,7 +1,7 @@
-"""Plans: generators that yield one native request per round trip, and perform no I/O; README.md has their three rules.
+"""Plans: generators that yield one native request per round trip and do no I/O.
 
 1. Only `run` and `arun` pass requests to drivers. 2. No lock, connection or transaction lives across a `yield`.
-3. The code before the first `yield` runs in the caller's own turn, so `aput` serializes before its first `await`.
+3. The code before the first `yield` runs synchronously in the caller, so `aput` serializes before its first `await`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Q_contra = TypeVar("Q_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 _left: set[asyncio.Task[Any]] = set()
-"""Tasks whose caller was cancelled: a loop refers to its tasks weakly."""
+"""Tasks whose caller was cancelled, as event loops refer to tasks weakly."""
 
 
 class Errand:
-    """A request that is not sent to a store: to wait, to run a tool, or to fetch an object."""
+    """A request that is not sent to a store, such as to wait or to run a tool."""
 
-    # No `ABC`: `isinstance` would call Python code at each request.
+    # Not an `ABC`, for which `isinstance` would call Python code at each request.
     __slots__ = ()
 
     def do(self) -> Any:
@@ -36,11 +36,12 @@ class Errand:
 
 
 StorePlan: TypeAlias = Generator[Q, R, T]
-"""A plan that knows the requests of its store and their replies: what stores are made of."""
+"""A plan of a store, typed by the store's requests and replies."""
 
 Plan: TypeAlias = Generator[Errand, Any, T]
-"""A plan on any store: the engine and features consist of these. It yields errands itself, and leaves the requests of
-the store to the store's verbs (`yield from session.store.scan(query)`)."""
+"""A plan of the engine or a feature, for any store.
+
+It yields only errands itself. The store's verbs yield the requests (`yield from session.store.scan(query)`)."""
 
 
 class Driver(Protocol[Q_contra, R_co]):
@@ -60,7 +61,7 @@ class AsyncDriver(Protocol[Q_contra, R_co]):
 
 
 def map_requests(plan: Plan[T], change: Callable[[Any], Any]) -> Plan[T]:
-    """Carry out a plan whose requests are changed on their way to the driver."""
+    """Run a plan, changing its requests on their way to the driver."""
     try:
         request = next(plan)
         while True:
@@ -76,7 +77,7 @@ def map_requests(plan: Plan[T], change: Callable[[Any], Any]) -> Plan[T]:
 
 
 def run(plan: StorePlan[Q, R, T], driver: Driver[Q, R]) -> T:
-    """Drive `plan` to its end with a blocking driver; errors of the driver are raised inside the plan."""
+    """Run a plan with a blocking driver, whose errors are raised inside the plan."""
     try:
         request = next(plan)
         while True:
@@ -92,7 +93,7 @@ def run(plan: StorePlan[Q, R, T], driver: Driver[Q, R]) -> T:
 
 
 async def arun(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R], begun: Q | None = None) -> T:
-    """As `run`, asynchronously; of a plan that has begun, from its first request on."""
+    """As `run`, asynchronously. `begun` is the first request of a started plan."""
     task = asyncio.current_task()
     cancels = task.cancelling() if task else 0
     try:
@@ -114,14 +115,14 @@ async def arun(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R], begun: Q | N
 
 
 def is_in_loop() -> bool:
-    """Return whether the calling thread runs an event loop, which must not wait for a disk."""
+    """Return whether the calling thread runs an event loop, which must not block."""
     return asyncio._get_running_loop() is not None
 
 
 async def arun_whole(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
-    """As `arun`, but if the caller is cancelled, the plan is carried out to its end, and its hooks hear of that."""
+    """As `arun`, but finish the plan and its hooks even if the caller is cancelled."""
     try:
-        request = next(plan)  # in the caller's own turn: rule 3 of plan.py
+        request = next(plan)  # synchronously: rule 3 of plan.py
     except StopIteration as done:
         value: T = done.value
         return value
@@ -140,4 +141,4 @@ async def arun_whole(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
 def _forget_left(task: asyncio.Task[Any]) -> None:
     _left.discard(task)
     if not task.cancelled():
-        task.exception()  # else asyncio logs that it was never retrieved
+        task.exception()  # else asyncio logs that the exception was never retrieved

@@ -1,6 +1,6 @@
-"""The arguments of `list`, checked and as a store's query, and the meaning of a metadata filter (see README.md).
+"""The arguments of `list` as a query, and metadata filters (see README.md).
 
-As in LangGraph's InMemorySaver, an absent key equals `None`; a tuple equals the list of its parts.
+As in LangGraph's InMemorySaver, an absent key equals `None`, and a tuple equals a list of the same items.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from langgraph_keel.errors import InvalidInput
 FindTerms: TypeAlias = Callable[[Header], Mapping[str, Collection[Any]]]
 
 PAGE = 50
-"""Checkpoints to a page of `list`; with a filter, headers are read ten pages at a time."""
+"""Checkpoints per page of `list`; with a filter, ten pages of headers per trip."""
 
 
 def checked_limit(limit: int | None) -> int | None:
-    """Return `limit`."""
+    """Return `limit` if it is valid."""
     if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise InvalidInput(f"limit must be None or a whole number that is not negative: {limit!r}")
     return limit
@@ -55,7 +55,7 @@ def query_of(
 
 
 def matches(header: Header, filter: Mapping[str, Any], find_terms: Iterable[FindTerms]) -> bool:
-    """Return whether a checkpoint passes `filter`: by its metadata, or by the terms that features find."""
+    """Return whether a checkpoint matches a filter, by metadata or features' terms."""
     terms = {name: found for find in find_terms for name, found in find(header).items()}
     return all(
         header.metadata.get(key) == as_lists(value) or (key in terms and value in terms[key])

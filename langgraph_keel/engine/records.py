@@ -1,8 +1,8 @@
-"""What travels between the engine and a store: records, and nothing that can do I/O.
+"""The records that the engine and stores exchange. None of them does I/O.
 
 *Entry*: one checkpoint. *Item log*: per (thread, namespace, channel), append-only and numbered from 0; an entry
-refers to the values of its channels as runs of item numbers. *Row*: how a store keeps a stretch of an item
-log, one or many items to a row. *Batch*: the pending writes of one `put_writes` call.
+refers to the values of its channels as runs of item numbers. *Row*: one or more consecutive items of an item log, as
+a store keeps them. *Batch*: the pending writes of one `put_writes` call.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from langgraph_keel.engine.serde.moved import publish
 T = TypeVar("T")
 
 NEW = 1 << 40
-"""Item numbers from here on mean "the n-th item that this very request appends"; the store allocates the real ones."""
+"""Item number `NEW + n` is the n-th item of this request; the store numbers it."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[T]) -> type[T]:
-    """Make a data class with slots that nobody changes: the type checker sees to that.
+    """Make a data class with slots, frozen for the type checker only.
 
-    At run time nothing does, for it is dear: a frozen data class sets each attribute by a call, and takes four times as
-    long to make (0.66 µs instead of 0.17, with five attributes). A put makes some dozens.
+    Freezing it at run time is expensive: a frozen data class sets each attribute by a call, and takes four times as
+    long to create (0.66 µs instead of 0.17, with five attributes). Each `put` creates dozens.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
@@ -36,25 +36,25 @@ Run: TypeAlias = tuple[int, int]
 """A stretch `[lo, hi)` of an item log."""
 
 Stamp: TypeAlias = str | int
-"""A store's own name of one stored entry; never used for another one, not even after a delete."""
+"""A store's name of one stored entry. It is never reused, not even after a delete."""
 
 
 class Kind(IntEnum):
-    """How a channel value is made of items. The numbers are stored: append only."""
+    """How a channel value consists of items. The numbers are stored: never change one."""
 
     INLINE = 0
     """In the entry's header; no items."""
     WHOLE = 1
     """One item."""
     LIST = 2
-    """One item an element (a piece table)."""
+    """One item per element (a piece table)."""
     TREE = 3
-    """A snapshot and edits of its parts, in order."""
+    """A snapshot, followed by edits of its parts."""
 
 
 @record
 class Ref:
-    """Where one channel's value lives."""
+    """Where the value of a channel is stored."""
 
     kind: Kind
     runs: tuple[Run, ...] = ()
@@ -69,9 +69,9 @@ class Row:
     body: bytes
 
     def is_tiled_by(self, rows: Sequence[Row]) -> bool:
-        """Return whether `rows`, in order, hold exactly the items of this one.
+        """Return whether `rows`, in order, contain exactly the items of this row.
 
-        If not, another process packed or pruned there meanwhile, and replacing them would lose or revive items.
+        If not, another process has packed or pruned them, and replacing them would lose or revive items.
         """
         numbers = [self.lo, *(row.lo + row.count for row in rows)]
         return [row.lo for row in rows] == numbers[:-1] and numbers[-1] == self.lo + self.count
@@ -79,26 +79,26 @@ class Row:
 
 @record
 class NewEntry:
-    """One checkpoint to store, with all that must be stored with it.
+    """One checkpoint to store, with everything stored in the same request.
 
     Attributes:
         address: Thread, namespace and the id of the new checkpoint.
         parent: Id of the checkpoint it continues.
-        header: Everything of the checkpoint that is not in items; opaque to stores.
-        refs: Per channel with a value, where it lives; numbers from `NEW` on point into `appends`.
+        header: The part of the checkpoint that is not in items; opaque to stores.
+        refs: Per channel with a value, its location; numbers from `NEW` refer to `appends`.
         appends: Per channel, rows to append to its item log; `Row.lo` counts from `NEW`.
-        repacks: Per channel, rows to replace the rows they were packed from, if those are there unchanged.
-        base: The entry whose items `refs` and `repacks` build on, which must still exist; `None` if they use none.
+        repacks: Per channel, packed rows that replace the rows they were made of, if those are unchanged.
+        base: The entry whose items `refs` and `repacks` use, which must still exist; `None` if they use none.
         checked: Whether `parent` must be the head of the namespace.
-        on_conflict: What to do if it is not: refuse ("raise"), or store it beside the trunk ("fork"). "beside" stores
-            it there whatever the head is, even if there is none: so what stands there is copied to another store.
-        run_id: The run that `delete_for_runs` would know it by.
-        updated_at: ISO time of the checkpoint, kept as the thread's last activity if none before it is later.
-        known: Per channel with items, what the process knows of it: `rows` are those that `refs` name and are there
-            already. For a store that proves what it holds; never stored.
-        terms: Of the root namespace: what the thread can be found by from now on (see `entries.marks_of`). Empty if
-            nobody knows: it is found by whatever is asked for.
-        read_known: Reads `known` for these channels, where it was left out.
+        on_conflict: What to do if it is not: refuse ("raise"), or store the entry off the trunk ("fork"). With "beside"
+            the entry is stored off the trunk in any case, to copy such an entry to another store.
+        run_id: The run id by which `delete_for_runs` finds it.
+        updated_at: ISO time of the checkpoint. It becomes the thread's last activity, unless that is later already.
+        known: Per channel with items, this process's memory of it: `rows` are the stored rows that `refs` use. For a
+            store that verifies its content; never stored.
+        terms: In the root namespace: the terms by which the thread is found from now on (see `entries.marks_of`). If
+            empty, they are unknown, and every search finds the thread.
+        read_known: Reads `known` for the given channels, if `known` was omitted.
     """
 
     address: Address
@@ -119,7 +119,7 @@ class NewEntry:
 
 @record
 class Stored:
-    """The entry is stored; per channel of `appends`, the number its first item got."""
+    """The entry is stored; `first` is the number of the first new item per channel."""
 
     stamp: Stamp
     first: Mapping[str, int]
@@ -131,7 +131,7 @@ class Moved:
 
     Attributes:
         head: The id of the head; `None` if there is none.
-        is_resent: Whether the request was sent before, and that reply lost: the entry may have been stored then, and
+        is_resent: Whether the request was sent before and its reply lost. The entry may have been stored then and
             removed since.
     """
 
@@ -141,7 +141,7 @@ class Moved:
 
 @record
 class BaseGone:
-    """Refused: the base entry no longer exists (pruned or deleted elsewhere). Nothing was written.
+    """Refused: the base entry was pruned or deleted elsewhere. Nothing was written.
 
     Attributes:
         is_resent: As in `Moved`.
@@ -155,12 +155,12 @@ Outcome: TypeAlias = Stored | Moved | BaseGone
 
 @record
 class Copied:
-    """The target holds what was to be copied; of an unknown thread, nothing."""
+    """The thread is copied. If the source is unknown, nothing was copied."""
 
 
 @record
 class Occupied:
-    """Refused: the target holds something already. Nothing was written."""
+    """Refused: the target is not empty. Nothing was written."""
 
 
 CopyOutcome: TypeAlias = Copied | Occupied | BaseGone
@@ -170,8 +170,8 @@ CopyOutcome: TypeAlias = Copied | Occupied | BaseGone
 class Entry:
     """One stored checkpoint without its items.
 
-    `parent` is `None` when the parent is not (or no longer) there to be read. `updated_at` is given to `copy_thread`
-    only: the ISO time of the copy.
+    `parent` is `None` if readers cannot see the parent (any more). `updated_at` is only set for `copy_thread`: the ISO
+    time of the copy.
     """
 
     address: Address
@@ -185,14 +185,14 @@ class Entry:
 
 @record
 class Batch:
-    """The writes of one `put_writes` call, in arrival order among those of their checkpoint.
+    """The writes of one `put_writes` call, in arrival order.
 
     Attributes:
-        task_id: The task that has written.
-        task_path: Where it stands among the tasks of its step.
+        task_id: The task that wrote them.
+        task_path: Its position among the tasks of its step.
         body: Channels and values; opaque to stores.
-        terms: Of the root namespace, as a call brings it: what the thread can be found by besides, as long as this
-            checkpoint is the latest. Not read back.
+        terms: In the root namespace, when written: more terms by which the thread is found while this checkpoint is the
+            latest. Not read back.
     """
 
     task_id: str
@@ -203,12 +203,11 @@ class Batch:
 
 @record
 class Writes:
-    """A batch as it is stored.
+    """A stored batch.
 
     Attributes:
-        stamp: The store's own name of it, within its checkpoint's thread and namespace.
-        address: The checkpoint, which need not be there.
-        batch: What was written.
+        stamp: The store's name of the batch, unique in the thread and namespace of its checkpoint.
+        address: The checkpoint, which may not exist.
     """
 
     stamp: Stamp
@@ -218,13 +217,13 @@ class Writes:
 
 @record
 class Replacement:
-    """Sealed records that take the place of those that stand in a thread in plain text.
+    """Encrypted records that replace those of a thread that are in plain text.
 
     Attributes:
-        epoch: The life of the thread that they are of, as in `Graph`.
+        epoch: As in `Graph`.
         headers: By the stamps of the entries.
         rows: Per (namespace, channel).
-        writes: With the batches as they are to be.
+        writes: With the new batches.
     """
 
     epoch: Stamp | None
@@ -235,7 +234,7 @@ class Replacement:
 
 @record
 class Found:
-    """An entry with the rows that its refs need, per channel in ascending order, and its batches."""
+    """An entry with its batches and, per channel in ascending order, its rows."""
 
     entry: Entry
     rows: Mapping[str, Sequence[Row]]
@@ -244,13 +243,13 @@ class Found:
 
 @record
 class Unchanged:
-    """What was to be read is the entry that the asker knows: what may have changed beside it.
+    """The caller already knows this entry; only parent and writes may have changed.
 
     Attributes:
         parent: As in `Entry`.
-        batches: The writes that it has now.
-        checkpoint_id: Its id, where its stamp is a number that is counted: a store that was put back to an earlier time
-            counts on from there.
+        batches: Its current writes.
+        checkpoint_id: Its id, if stamps are consecutive numbers: after a restore from a backup, a store may assign the
+            same number to another entry.
     """
 
     parent: str | None
@@ -263,12 +262,12 @@ class Query:
     """A page of entries, newest first.
 
     Attributes:
-        thread_id: One thread, or `None` for all of them.
-        checkpoint_ns: One namespace, or `None` for all of them.
-        checkpoint_id: One checkpoint, or `None` for all of them.
+        thread_id: One thread; `None` for all.
+        checkpoint_ns: One namespace; `None` for all.
+        checkpoint_id: One checkpoint; `None` for all.
         before: Only entries that precede the checkpoint with this id.
-        after: The last entry of the page before this one; it need not exist any more.
-        limit: Most entries to return.
+        after: The last entry of the previous page. It may have been deleted since.
+        limit: Maximum number of entries.
     """
 
     thread_id: str | None = None
@@ -284,12 +283,12 @@ class Page:
     """A page of threads, last activity first.
 
     Attributes:
-        after: The (updated_at, thread_id) of the last thread of the page before; `None` for the first page.
-        limit: Most threads to return.
-        terms: Only threads that can be found by each of these: by what the put of the root head has brought
-            (`NewEntry.terms`), or a task that has written to it since (`Batch.terms`).
-        oldest_first: Whether the order is the opposite one.
-        tolerant: Whether damage is passed over, and logged; else it is an error.
+        after: The (updated_at, thread_id) of the last thread of the previous page; `None` for the first page.
+        limit: Maximum number of threads.
+        terms: Only threads with all of these terms, from the root head (`NewEntry.terms`) or its writes
+            (`Batch.terms`).
+        oldest_first: Whether the order is reversed.
+        tolerant: Whether damaged threads are skipped and logged; else they raise an error.
     """
 
     after: tuple[str, str] | None = None
@@ -304,8 +303,8 @@ class Node:
     """One entry as retention sees it.
 
     Attributes:
-        updated_at: ISO time of the checkpoint, as it was put.
-        is_beside: Whether it is off the trunk; a ghost may be said not to be.
+        updated_at: ISO time of the checkpoint when it was stored.
+        is_beside: Whether it is off the trunk; not reliable for ghosts.
     """
 
     address: Address
@@ -322,12 +321,12 @@ class Node:
 
 @record
 class Graph:
-    """A thread at one moment.
+    """A snapshot of a thread.
 
     Attributes:
-        nodes: All its entries, ghosts included, in the order they were put.
-        ends: Per (namespace, channel), the number that the next item of the log gets.
-        epoch: The store's name of this very thread; another one of the same id, made after a delete, has another.
+        nodes: All entries, ghosts included, in the order they were stored.
+        ends: Per (namespace, channel), the number of the next item of the log.
+        epoch: The store's name for this life of the thread. A thread that was deleted and created again has another.
     """
 
     nodes: Sequence[Node]
@@ -342,23 +341,23 @@ class ThreadInfo:
 
     Attributes:
         thread_id: Its id.
-        checkpoints: How many checkpoints it holds, over all namespaces.
-        updated_at: ISO time of the checkpoint put last; where its host's clock was behind, of one before it.
-        latest: Id of the latest checkpoint of the root graph, or `None` if it has none.
-        step: That checkpoint's step, if its metadata says.
-        models: The names of the models that wrote the thread, asked for and served.
-        owner: Whose it is, as its latest checkpoint says (`configurable["user_id"]`); empty if that says nothing.
-        facts: What else features say of it (`Hook.describe_thread`): names of columns of `keel threads`, and what
-            stands there.
-        status: What is so of its latest checkpoint. `"waiting"`: a task of the next step asks a person. `"failed"`:
-            one has failed. `"incomplete"`: there are tasks for a next step; a run may be at them, or not: see
-            `saver.status(thread_id)`. `"done"`: its last run has come to its end. `"idle"`: no run has,
-            but nothing is next: a program put the state there. Empty if that cannot be read.
+        checkpoints: Number of checkpoints in all namespaces.
+        updated_at: ISO time of the newest checkpoint, or of an earlier one if that time is later (clock skew).
+        latest: Id of the latest checkpoint of the root graph; `None` if there is none.
+        step: The step in that checkpoint's metadata, if any.
+        models: The requested and served names of the models that wrote the thread.
+        owner: Its owner according to the latest checkpoint (`configurable["user_id"]`); empty if unknown.
+        facts: Facts that features add (`Hook.describe_thread`): column names of `keel threads`, with values.
+        status: The status of its latest checkpoint. `"waiting"`: a task of the next step asks a person. `"failed"`: a
+            task has failed. `"incomplete"`: the next step has tasks, which a run may or may not be executing (see
+            `saver.status(thread_id)`). `"done"`: its last run has finished. `"idle"`: no run has finished and no
+            tasks are next, as after `update_state`. Empty if it cannot be read.
         next: The nodes that run next.
-        error: The class of what a task has failed with, if it is `"failed"`.
-        tokens: What the models took and gave that led to its latest checkpoint, as far as they report it.
-        cost: What those calls cost, as far as they report it; `None` if none did.
-        cursor: Where a list goes on after this thread: `saver.threads(after=info.cursor)`, asked for the same.
+        error: The class of the error of a failed task, if the status is `"failed"`.
+        tokens: Input and output tokens of the model calls that led to its latest checkpoint, as far as reported.
+        cost: The cost of those calls, as far as reported; `None` if unknown.
+        cursor: The position of this thread in the list, for the next page: `saver.threads(after=info.cursor)` with the
+            same filters.
     """
 
     thread_id: str
@@ -378,4 +377,4 @@ class ThreadInfo:
 
 
 Listed: TypeAlias = tuple[ThreadInfo, Entry | None]
-"""A thread, and its root head, if it has one."""
+"""A thread, and its root head if it has one."""

@@ -1,7 +1,8 @@
-"""Removal of entries, and then of the rows that no remaining entry shows; ancestors that others need stay as ghosts.
+"""Removal of entries, and then of rows that no entry refers to any more.
 
-Both steps are safe while other processes write. Rows are removed below the ends of the logs as they were read with the
-graph: later entries are above, or build on an entry that still exists. After a crash, the next removal takes the rest.
+Ancestors that other entries need stay as ghosts. Both steps are safe while other processes write. Rows are removed only
+below the ends of the logs that were read with the graph: later entries use rows above, or build on an existing entry.
+After a crash, the next removal deletes the rest.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ T = TypeVar("T")
 Choose: TypeAlias = Callable[[Sequence[NodeAndHeader]], set[Stamp]]
 
 BATCH = 1024
-"""Most entries that go in one trip."""
+"""Maximum number of entries removed per trip."""
 
 PAGE = 16
-"""Checkpoints whose values are read at once."""
+"""Checkpoints whose values are read per trip."""
 
 
 @dataclass(slots=True)
 class Removal:
-    """The entries of a thread to remove, and those that stay as ghosts for the channels named."""
+    """The entries of a thread to remove, and ghosts with the channels that they keep."""
 
     gone: set[Stamp] = field(default_factory=set)
     ghosts: dict[Stamp, set[str]] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A thread as it was read, with all entries in the order they were put, ghosts included."""
+    """A thread's graph and all its entries in the order of storage, with ghosts."""
 
     thread_id: str
     graph: Graph
@@ -51,12 +52,12 @@ class Survey:
 
     @property
     def seen(self) -> Sequence[NodeAndHeader]:
-        """The entries that a reader sees."""
+        """The visible entries."""
         return [moment for moment in self.all if not moment[0].is_ghost]
 
 
 def in_room(plan: Callable[[], Plan[T]]) -> Plan[T]:
-    """Carry out a plan that removes something, and again if the disk was full and the store could make room."""
+    """Run a removal; retry it if the disk was full and the store could make room."""
     try:
         return (yield from plan())
     except StoreFull as full:
@@ -66,12 +67,14 @@ def in_room(plan: Callable[[], Plan[T]]) -> Plan[T]:
 
 
 def check_objects(session: Session, why: str) -> Plan[None]:
-    """Check that values kept outside of the store can be removed, or copied. One trip; none where they can."""
+    """Check that objects outside of the store can be removed or copied.
+
+    One trip; none if they can.
+    """
     if (yield from session.store.read_cells(OBJECTS, [OBJECTS_KEY])):
         raise BlobsMissing(
             f"values of this store are kept in objects outside of it, which {why}: open it with blobs='s3://...' "
-            "(or 'file:...'), as it was written; for `keel`, set KEEL_BLOBS (or say --source-blobs to "
-            "`keel copy`)"
+            "(or 'file:...'), as it was written; for `keel`, set KEEL_BLOBS (or pass --source-blobs to `keel copy`)"
         )
 
 
@@ -83,9 +86,10 @@ def survey(session: Session, thread_id: str) -> Plan[Survey]:
 
 
 def plan_removal(moments: Sequence[NodeAndHeader], keep: Collection[Stamp]) -> Removal:
-    """Return the removal after which only the entries in `keep` are seen.
+    """Return the removal after which only the entries in `keep` are visible.
 
-    A delta channel is rebuilt from the writes of its ancestors, so ancestors that a kept checkpoint needs stay.
+    A delta channel is rebuilt from the writes of its ancestors, so ancestors that a kept checkpoint needs stay as
+    ghosts.
     """
     ancestry = Ancestry(node for node, _ in moments)
     result = Removal()
@@ -99,14 +103,14 @@ def plan_removal(moments: Sequence[NodeAndHeader], keep: Collection[Stamp]) -> R
                 break
     result.gone = {node.stamp for node, _ in moments} - set(keep) - set(result.ghosts)
     for node, _ in moments:
-        # A ghost that holds nothing else already stays as it is.
+        # A ghost without other channels already stays as it is.
         if node.is_ghost and set(node.refs) <= result.ghosts.get(node.stamp, set()):
             result.ghosts.pop(node.stamp, None)
     return result
 
 
 def live_runs(graph: Graph) -> dict[tuple[str, str], list[Run]]:
-    """Return the item numbers that any entry shows, per (namespace, channel), merged and in order."""
+    """Return the merged runs of items in use, per (namespace, channel), in order."""
     shown: dict[tuple[str, str], set[Run]] = {}
     for node in graph.nodes:
         for channel, ref in node.refs.items():
@@ -115,7 +119,7 @@ def live_runs(graph: Graph) -> dict[tuple[str, str], list[Run]]:
 
 
 def merge_runs(runs: Collection[Run]) -> list[Run]:
-    """Return runs joined where they overlap or touch, in order."""
+    """Return runs in order, merged where they overlap or are adjacent."""
     found: list[Run] = []
     for lo, hi in sorted(runs):
         if found and lo <= found[-1][1]:
@@ -125,7 +129,7 @@ def merge_runs(runs: Collection[Run]) -> list[Run]:
 
 
 def remove(session: Session, thread_id: str, choose: Choose, run_ids: Collection[str] = ()) -> Plan[None]:
-    """Keep only what `choose` says of a thread's entries, given in the order they were put. Four trips."""
+    """Keep only the entries of a thread that `choose` returns. Four trips."""
     read = yield from survey(session, thread_id)
     kept = choose(read.seen)
     yield from carry_out(session, read, kept, plan_removal(read.all, kept), run_ids)
@@ -134,10 +138,11 @@ def remove(session: Session, thread_id: str, choose: Choose, run_ids: Collection
 def carry_out(
     session: Session, read: Survey, kept: Collection[Stamp], removal: Removal, run_ids: Collection[str] = ()
 ) -> Plan[int]:
-    """Carry out a removal; return how many rows went. Three trips; one more for each 1,024 entries after the first.
+    """Carry out a removal; return the number of deleted rows.
 
-    The oldest entries go first: a removal that is cut off leaves ways that can still be followed, and is made again.
-    One trip if no entry is to go: then only the rows do that a removal which was cut off has left.
+    Three trips, and one for each further 1,024 entries. The oldest entries are removed first, so that an interrupted
+    removal leaves complete paths to the latest entries and can be repeated. If there are no entries to remove, one trip
+    deletes only the rows that an interrupted removal has left.
     """
     leaving = Leaving(read.thread_id, read.seen, kept, removal.gone, run_ids)
     return (yield from in_room(lambda: _carry_out(session, read, removal, leaving)))
@@ -159,7 +164,7 @@ def _carry_out(session: Session, read: Survey, removal: Removal, leaving: Leavin
 
 
 def sweep_rows(session: Session, thread_id: str) -> Plan[int]:
-    """Delete the rows of a thread that no entry shows; return how many. Two trips."""
+    """Delete the rows of a thread that no entry uses; return their number. Two trips."""
     graph = yield from session.store.read_graph(thread_id)
     return (yield from _remove_rows(session, thread_id, graph))
 
@@ -170,22 +175,23 @@ def _remove_rows(session: Session, thread_id: str, graph: Graph) -> Plan[int]:
 
 
 def finish(session: Session, thread_id: str) -> Plan[int]:
-    """As `sweep_rows`, but one trip for a thread that was never pruned: entries show all that was ever put there."""
+    """As `sweep_rows`, but one trip if the thread was never pruned."""
     graph = yield from session.store.read_graph(thread_id)
     live = live_runs(graph)
     if all(live.get(log) == [(0, end)] for log, end in graph.ends.items() if end):
-        graph = Graph([], {}, None)  # only what is kept outside of the rows is swept
+        graph = Graph([], {}, None)  # sweep only objects outside of the store
     return (yield from _remove_rows(session, thread_id, graph))
 
 
 RowPlace: TypeAlias = tuple[str, str, int, int]
-"""A row's namespace, channel, first item, and number of items."""
+"""A row's namespace, channel, first item number, and number of items."""
 
 
 def measure(session: Session, read: Survey, removal: Removal) -> Plan[tuple[int, int]]:
-    """Return how many rows would go, and how many bytes: of headers, writes and rows, as they are stored.
+    """Return the numbers of rows and stored bytes that a removal would delete.
 
-    A trip for each 16 entries that would go. What an earlier removal that was cut off has left is not among it.
+    The bytes are those of headers, writes and rows. One trip per 16 entries to remove. Leftovers of an earlier
+    interrupted removal are not included.
     """
     rows, writes = yield from view_removed(session.store, read.graph, removal, stored_size)
     headers = sum(len(node.header) for node in read.graph.nodes if node.stamp in removal.gone)
@@ -195,7 +201,7 @@ def measure(session: Session, read: Survey, removal: Removal) -> Plan[tuple[int,
 def view_removed(
     store: Store[Any, Any], graph: Graph, removal: Removal, view: Callable[[bytes], T]
 ) -> Plan[tuple[dict[RowPlace, T], list[T]]]:
-    """Look at the rows and writes that would go. A trip for each 16 entries that would."""
+    """Apply `view` to the rows and writes to remove. One trip per 16 entries."""
     live = live_after(graph, removal)
     gone = [node for node in reversed(graph.nodes) if node.stamp in removal.gone or node.stamp in removal.ghosts]
     rows: dict[RowPlace, T] = {}
@@ -214,7 +220,7 @@ def view_removed(
 
 
 def live_after(graph: Graph, removal: Removal) -> dict[tuple[str, str], list[Run]]:
-    """Return the item numbers that are shown once entries have gone; see `live_runs`."""
+    """Return the item numbers in use after a removal; see `live_runs`."""
     left = []
     for node in graph.nodes:
         if node.stamp in removal.ghosts:
@@ -226,7 +232,7 @@ def live_after(graph: Graph, removal: Removal) -> dict[tuple[str, str], list[Run
 
 
 def _list_unread(gone: Sequence[Node], live: Mapping[tuple[str, str], Sequence[Run]]) -> Iterator[Entry]:
-    """Yield the entries that go, each only with the channels of which it shows what those before it did not."""
+    """Yield the removed entries, only with channels that use items not seen before."""
     known = {key: list(runs) for key, runs in live.items()}
     for node in gone:
         refs = {}
@@ -240,10 +246,10 @@ def _list_unread(gone: Sequence[Node], live: Mapping[tuple[str, str], Sequence[R
 
 
 def keep_memory_callers(read: Survey, kept: Collection[Stamp], removal: Removal) -> None:
-    """Change a removal so that each moment keeps its memories: root checkpoints that called subgraphs stay as ghosts.
+    """Keep root checkpoints that called subgraphs as ghosts, if moments need them.
 
-    By these, `engine.lineage` finds which memory of a subgraph belongs to a moment; without them, it may find another
-    one. This is rare (branches, and subgraphs with a memory), and not so of the latest moment.
+    From these, `engine.lineage` finds the memory of a subgraph that belongs to a moment. Without them, it might find a
+    different memory. This is rare (branches, and subgraphs with a memory), and never affects the latest moment.
     """
     if not removal.gone:
         return
@@ -271,10 +277,10 @@ def keep_memory_callers(read: Survey, kept: Collection[Stamp], removal: Removal)
 def _find_memories(
     graph: Graph, roots: Sequence[Node], headers: Mapping[Stamp, Header]
 ) -> Mapping[Stamp, Mapping[str, str | None]]:
-    """Return, by root and namespace, the checkpoint that a subgraph would go on from; `None` if from nothing."""
+    """Return the checkpoint that a subgraph would continue, by root and namespace."""
     memories = Memories(graph, lambda node: headers[node.stamp])
     latest = {node.address.checkpoint_ns: node for node in graph.nodes if node.is_head and memories.has(node)}
-    # In what a removal leaves, its parent may be another one.
+    # After a removal, a node may have another parent.
     same = {node.stamp: node for node in graph.nodes}
     found: dict[Stamp, dict[str, str | None]] = {root.stamp: {} for root in roots}
     for root, ids in found.items():
@@ -286,7 +292,7 @@ def _find_memories(
 
 
 def _graph_without(graph: Graph, removal: Removal) -> Graph:
-    """Return the graph that a removal leaves, as stores return it: a parent that is gone is no parent."""
+    """Return the graph after a removal, as stores return it: without removed parents."""
     nodes = [node for node in graph.nodes if node.stamp not in removal.gone]
     ids = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in nodes}
     return Graph(

@@ -1,7 +1,8 @@
-"""The runs of this process: which are active, and which of them must not act any more, as a put was refused.
+"""The active runs of this process, and the refused runs, which must stop acting.
 
-LangGraph reports a refused put at the end of a run. So LangChain asks a handler before each node, task, model and tool,
-which raises instead (`raise_error`). Programs may give several runs one id or `RunControl`: all must be refused then.
+LangGraph reports a refused checkpoint only at the end of a run. So a LangChain callback handler raises the error before
+each node, task, model and tool (`raise_error`). Programs may use one id or `RunControl` for several runs; calls are
+refused only if all these runs are.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from langgraph_keel.errors import CheckpointConflict, ThreadTaken
 
 @dataclass(slots=True, eq=False)
 class Drain:
-    """Whether the runs of a saver, and of its views for tenants, are to end after their steps."""
+    """A request to the runs of a saver and its tenants to end after their steps."""
 
-    reason: str = ""  # if set, they are, and no run begins
+    reason: str = ""  # if set, the saver is draining, and no new run may begin
 
 
 @dataclass(slots=True, eq=False)
 class LiveRun:
-    """A run of a root graph that is active."""
+    """An active run of a root graph."""
 
     run_id: UUID
     thread_id: str
@@ -52,41 +53,41 @@ class LiveRun:
     is_late: bool  # whether it stores nothing before it ends (`durability="exit"`)
     answers: Mapping[str, Any] = field(default_factory=dict)  # by the ids of interrupts
     began_at: str | None = None  # the checkpoint that it began from; `None` if the thread had none
-    refusal: CheckpointConflict | ThreadTaken | None = None  # if set, it stores nothing any more
+    refusal: CheckpointConflict | ThreadTaken | None = None  # if set, it stores nothing more
     step: Any = None
-    # The tasks of the step that have begun, and have stored nothing since, by LangChain's ids: a stream that is left
-    # at a question ends late, or never.
+    # The tasks of the step that have started and not stored anything since, by LangChain's ids. (A stream that is
+    # abandoned at a question ends late, or never.)
     tasks: dict[UUID, str] = field(default_factory=dict)
     has_asked: bool = False
     asked_at: str | None = None  # the checkpoint of the step, once a question is stored
-    goes_on: bool = False  # it resumes the thread, and brings no new input
-    # With `recoverable=True`: the checkpoint with steps left that it would leave, or several, if it is not known which
-    # of them is the latest; `None` while it has put none.
+    goes_on: bool = False  # it resumes the thread without new input
+    # With `recoverable=True`: its latest stored checkpoint with steps left, or all candidates if the latest is unknown;
+    # `None` while it has stored none.
     left: tuple[str, ...] | None = None
-    failed_at: str | None = None  # the checkpoint of the last step of which a task has failed
+    failed_at: str | None = None  # the checkpoint of the last step with a failed task
     on_end: Callable[[BaseException | None, bool], None] | None = None  # its error, and whether requests must wait
     drain: Drain | None = None  # of its saver
 
     def begin_task(self, step: Any, call_id: UUID, task_id: str) -> None:
-        """Note that a task has begun."""
+        """Note that a task has started."""
         with _lock:
             if step != self.step:
                 self.step, self.tasks, self.has_asked, self.asked_at = step, {}, False, None
             self.tasks[call_id] = task_id
 
     def end_task(self, task_id: str, asked_at: str | None) -> None:
-        """Note that what a task has written is stored; `asked_at` is given if that is a question."""
+        """Note that a task's writes are stored, at `asked_at` if they contain a question."""
         with _lock:
             self.tasks = {call: task for call, task in self.tasks.items() if task != task_id}
             self.asked_at = asked_at or self.asked_at
 
     @property
     def is_at_question(self) -> bool:
-        """Whether it does no more than ask, and all that its tasks have written is stored."""
+        """Whether it only waits for an answer, with all writes of its tasks stored."""
         return self.asked_at is not None and not self.tasks
 
 
-_lock = RLock()  # a run may be ended by the collector of garbage, in the middle of anything
+_lock = RLock()  # the garbage collector may end a run at any point
 _runs: dict[UUID, tuple[LiveRun, ...]] = {}
 _refused: set[LiveRun] = set()
 
@@ -94,7 +95,7 @@ _refused: set[LiveRun] = set()
 def begin_run(
     run_id: UUID, thread_id: str, store: Store[Any, Any], config: Mapping[str, Any], is_async: bool
 ) -> LiveRun:
-    """Note that a run is under way; `config` is the one that it asks for its checkpoint with."""
+    """Register a run; `config` is the config with which it reads its first checkpoint."""
     values = config["configurable"]
     is_late = values.get(CONFIG_KEY_DURABILITY) == "exit"
     run = LiveRun(run_id, thread_id, store, values[CONFIG_KEY_RUNTIME], run_of(config), is_async, is_late)
@@ -114,23 +115,26 @@ def end_run(ended: LiveRun) -> None:
 
 
 def find_asking(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
-    """Return the runs that have asked something in a thread, and do not keep it to themselves until they end."""
+    """Return the runs with a question in a thread, unless they store it at their end."""
     runs = find_runs_on(store, thread_id)
     return [run for run in runs if run.has_asked and not (run.is_late or run.refusal)]
 
 
 def find_runs_on(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
-    """Return the runs that are active on a thread."""
+    """Return the active runs on a thread."""
     return [run for run in _all() if run.store is store and run.thread_id == thread_id]
 
 
 def find_runs_of(store: Store[Any, Any]) -> Collection[LiveRun]:
-    """Return the runs of a saver that are active: those on its store."""
+    """Return the active runs of a saver: those on its store."""
     return [run for run in _all() if run.store is store]
 
 
 def ask_to_end(drain: Drain) -> Collection[LiveRun]:
-    """Ask the runs of a saver that drains to end after their steps; return those that have not ended. Takes no lock."""
+    """Ask a draining saver's runs to end after their steps; return the active ones.
+
+    Takes no lock.
+    """
     found = [run for run in _all() if run.drain is drain and not run.is_at_question]
     for run in found:
         run.control.request_drain(drain.reason)
@@ -138,12 +142,12 @@ def ask_to_end(drain: Drain) -> Collection[LiveRun]:
 
 
 def find_acting(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
-    """Return the runs in a thread that may still act: neither refused, nor at a question with all stored."""
+    """Return a thread's runs that may still act: not refused, and not only waiting."""
     return [run for run in find_runs_on(store, thread_id) if not (run.refusal or run.is_at_question)]
 
 
 def forget_runs() -> None:
-    """Forget all runs, in a process that was forked: they are the other one's."""
+    """Forget all runs in a forked process: they belong to the parent."""
     global _lock
     _lock = RLock()
     _runs.clear()
@@ -151,7 +155,7 @@ def forget_runs() -> None:
 
 
 def find_runs(control: object) -> Collection[LiveRun]:
-    """Return the runs that `run_of` tells so from others: more than one, if a program has given it to them."""
+    """Return the runs with this `RunControl`. A program may use one for several runs."""
     return [] if control is None else [run for run in _all() if run.control is control]
 
 
@@ -160,16 +164,16 @@ def _all() -> list[LiveRun]:
 
 
 def find_run(config: Mapping[str, Any]) -> LiveRun | None:
-    """Return the run whose root graph puts with this config; `None` if that is not known."""
+    """Return the run whose root graph passes this config to `put`; `None` if unknown."""
     runtime = (config.get("configurable") or {}).get(CONFIG_KEY_RUNTIME)
     return next((run for run in _all() if run.runtime is runtime), None)
 
 
 def refuse_run(run: LiveRun, error: CheckpointConflict | ThreadTaken) -> None:
-    """Stop a run from acting: a checkpoint of its root graph was refused, or another run continues in its place."""
+    """Stop a run from acting, as its checkpoint was refused or another run took over."""
     with _lock:
         run.refusal = error
-        if run in _runs.get(run.run_id, ()):  # else it has ended meanwhile
+        if run in _runs.get(run.run_id, ()):  # else it has already ended
             _refused.add(run)
 
 
@@ -182,11 +186,11 @@ def check_run(config: Mapping[str, Any]) -> None:
 def _check(runs: Collection[LiveRun]) -> None:
     refusals = [run.refusal for run in runs if run.refusal]
     if refusals and len(refusals) == len(runs):
-        raise copy(refusals[0])  # each has a traceback of its own
+        raise copy(refusals[0])  # so that each error has its own traceback
 
 
 def _check_start(parent: UUID | None) -> None:
-    """Raise the refusal of the run in which a call begins: nodes are found by their graph, other calls by context."""
+    """Raise the refusal of a call's run, found by its parent run or by context."""
     _check(_runs_of(parent))
     check_run(var_child_runnable_config.get() or {})
 
@@ -196,7 +200,7 @@ def _runs_of(run_id: UUID | None) -> Collection[LiveRun]:
 
 
 class _TaskHandler(BaseCallbackHandler):
-    """Called by LangChain when a task of a graph begins; and, while any run is refused, before models and tools."""
+    """Called by LangChain before tasks; if a run is refused, before models and tools."""
 
     run_inline = raise_error = True
     ignore_retriever = ignore_retry = ignore_custom_event = True

@@ -1,4 +1,4 @@
-"""A session: the argument of each plan. No plan asks a clock by itself, so tests control time."""
+"""The session, which is passed to each plan. Its clock lets tests control time."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ OnConflict: TypeAlias = Literal["raise", "fork"]
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a plan needs of its saver.
+    """The parts of a saver that plans use.
 
     Attributes:
         clock: Returns the time, in UTC.
-        new_token: Returns 32 letters and digits, never the same again.
-        new_id: Returns the id of a checkpoint of a step; it sorts after all ids before it.
-        driver: Carries out plans, blocking: for what a feature does in a thread of its own. No plan uses it.
-        on_conflict: What becomes of the second of two puts that continue one checkpoint.
-        owner: The program's own function, which says whose a run is where its config does not.
-        tenant: Whose threads these are; empty for those of no tenant, and `None` where none but tenants may have any.
+        new_token: Returns a unique token of 32 letters and digits.
+        new_id: Returns a checkpoint id for a step, which sorts after all earlier ids.
+        driver: The blocking driver, for background threads of features. Plans do not use it.
+        on_conflict: How to treat the second of two checkpoints that continue the same parent.
+        owner: The program's function that returns the owner of a run whose config names none.
+        tenant: The tenant of the threads; empty for none, and `None` if only tenants may have threads.
         state_version: The newest version of the application's states that the program knows.
         ephemeral: Channels that are not stored.
     """
@@ -53,7 +53,7 @@ class Session:
     ephemeral: frozenset[str] = frozenset()
 
     def with_placeholders(self) -> Session:
-        """Return a session that reads placeholders for values that may not be revived, and remembers nothing."""
+        """Return a session without memo, with placeholders for refused values."""
         return replace(self, codec=self.codec.with_placeholders(), memo=Memo(0, 0))
 
     @property
@@ -72,7 +72,7 @@ Heard: TypeAlias = Callable[[Session, *Ts], Plan[None] | None]
 
 
 class Hooks:
-    """The hooks of one saver (`engine.hooks.Hook`): for each event, a tuple with the methods that override it."""
+    """The hooks of a saver (`engine.hooks.Hook`): the overriding methods per event."""
 
     begin: Sequence[Heard[Reading]]
     read: Sequence[Heard[Reading]]
@@ -104,7 +104,7 @@ class Hooks:
     describe_thread: Sequence[Callable[[ThreadInfo, Header], ThreadInfo]]
     revive: Sequence[Callable[[Session, Found, Header, Collection[str] | None], Revived | None]]
 
-    def __init__(self, hooks: Sequence[Any] = ()) -> None:  # `engine.hooks` knows sessions, so `Hook` is not named here
+    def __init__(self, hooks: Sequence[Any] = ()) -> None:  # `engine.hooks` imports this module, so no `Hook` here
         self.all = tuple(hooks)
         tables: dict[str, tuple[Any, Any]] = {}
         for hook in hooks:
@@ -126,6 +126,6 @@ class Hooks:
 
 
 def tell(heard: Sequence[Callable[[*Ts], Plan[None] | None]], *told: *Ts) -> Plan[None]:
-    """Call the hooks that listen to an event (`session.hooks.after_put`, say), one after the other."""
+    """Call the hooks of an event, such as `session.hooks.after_put`, in turn."""
     for hear in heard:
         yield from hear(*told) or ()

@@ -1,12 +1,14 @@
-"""The verbs of a store. Each docstring is the contract; `langgraph_keel.testing` holds a store to it.
+"""The verbs of a store. Each docstring is a contract.
 
-Law: the engine decides, a store narrows. A store never interprets headers, bodies or batches; it may return
-more than was asked where the contract says so, never less, and the engine checks again. A store that cannot keep
-a contract must refuse by a named error; there are no capability flags.
+`langgraph_keel.testing` tests whether a store keeps the contracts.
+
+The engine decides, a store narrows. A store never interprets headers, bodies or batches. Where the contract says so,
+it may return more than the engine asked for, never less; the engine checks again. A store that cannot keep a contract
+must refuse with a named error. Stores have no capability flags.
 
 Every verb is a plan (see `engine.plan`). *One trip* means that it yields exactly once.
 
-Tool calls, approvals, the audit trail and claims of threads are cells: a capability of that sort needs no new verb.
+Tool calls, approvals, the audit trail and claims of threads are cells, so similar features need no new verb.
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ from langgraph_keel.engine.records import (
 from langgraph_keel.errors import InvalidInput
 
 CELLS = 500
-"""Cells that are listed at once."""
+"""Cells per page of a listing."""
 
 
 class Store(ABC, Generic[Q, R]):
-    """What a backend implements: the layout of its data and one native request per verb."""
+    """The interface of a backend: data layout and one native request per verb."""
 
     @abstractmethod
     def write_entry(self, new: NewEntry) -> StorePlan[Q, R, Outcome]:
@@ -51,24 +53,24 @@ class Store(ABC, Generic[Q, R]):
         All in one atomic request, in this order:
 
         1. If `new.base` is given and no entry has that stamp, or a ghost has it, answer `BaseGone`.
-        2. If `new.checked` and the namespace's head (the entry with the highest sequence number on the trunk, or of all
-           if no trunk is left; `None` if there is none) is neither `new.parent` nor the very entry that is put (again,
-           after a lost acknowledgement): answer `Moved` (`on_conflict="raise"`), or go on and store the entry off the
-           trunk (`"fork"`), on it if there is no head to be beside. With `"beside"`, and an id that is
-           not there yet, store it off the trunk in any case.
-        3. Append the rows of `new.appends` to their item logs, numbered on from the highest number ever used there,
-           also by items that are gone.
-        4. Replace the rows that tile the range of a repack exactly (`Row.is_tiled_by`) by it. If they do not, leave the
-           repack out: it only saves space.
-        5. Store the entry with the next sequence number of its thread. One with the same id in the same namespace is
-           replaced, keeps its writes and its children, and becomes the newest.
-        6. Its time is `new.updated_at`, or that of the entry put last to the thread if that is greater, as text: a host
-           whose clock is behind moves no thread back.
+        2. The head of a namespace is the entry with the highest sequence number on the trunk, or of all entries if the
+           trunk is empty. If `new.checked`, the head must be `new.parent`, or the new entry itself (sent again after a
+           lost acknowledgement). If it is not, answer `Moved` (`on_conflict="raise"`), or store the entry off the trunk
+           (`"fork"`; on the trunk if the namespace has no head). With `"beside"`, store an entry with a new id off the
+           trunk in any case.
+        3. Append the rows of `new.appends` to their item logs, numbered from the highest number ever used there, also
+           by deleted items.
+        4. Replace the rows that exactly tile the range of a repack (`Row.is_tiled_by`) by it. If the rows do not tile
+           it, skip the repack: it only saves space.
+        5. Store the entry with the next sequence number of its thread. It replaces an entry with the same id in the
+           same namespace, keeps the writes and children of that entry, and becomes the newest.
+        6. Set its time to `new.updated_at`, or to that of the thread's newest entry if that is greater (compared as
+           text), so that a host with a slow clock does not move the thread back in time.
         """
 
     @abstractmethod
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Q, R, None]:
-        """Append the writes of one task to those of a checkpoint, which need not exist yet.
+        """Append the writes of one task to those of a checkpoint, which may not exist yet.
 
         One trip, atomic, durable when it returns.
         """
@@ -81,139 +83,146 @@ class Store(ABC, Generic[Q, R]):
     def read_entry(self, address: Address, known: Stamp | None) -> StorePlan[Q, R, Found | Unchanged | None]: ...
     @abstractmethod
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Q, R, Any]:
-        """Read a checkpoint, or the head of the namespace if `address.checkpoint_id` is `None`. One trip, one moment.
+        """Read a checkpoint, or the head of its namespace if it has no id.
 
-        Returns every row that overlaps a run of its refs, and every batch of its writes in arrival order.
-        `None` if there is none. Never a ghost.
+        One trip, one snapshot. Returns every row that overlaps a run of its refs, and every batch of its writes in
+        arrival order. Returns `None` if the checkpoint does not exist or is a ghost.
 
-        The caller already has the rows of the entry whose stamp is `known`. A store that can spare reading them then
-        answers `Unchanged`.
+        The caller already has the rows of the entry with the stamp `known`. If this is still the entry to read, a store
+        may save reading its rows and answer `Unchanged`.
         """
 
     @abstractmethod
     def scan(self, query: Query) -> StorePlan[Q, R, Sequence[Entry]]:
-        """Read a page of entries without items, newest first: by sequence within a thread, by id across threads.
+        """Read a page of entries without items, newest first.
 
-        Equal ids in different threads or namespaces come in any order that stays the same from page to page.
+        The order is by sequence number within a thread, and by id across threads. Equal ids in different threads or
+        namespaces come in any order, if it is the same for every page. Fewer than `query.limit` entries mean that this
+        is the last page. Ghosts are omitted. One trip; for all threads, at most two.
 
-        Fewer than `query.limit` entries means that there are no more; ghosts are left out. With `query.before`, an
-        entry precedes if its sequence is lower than that of the entry with this id in the same namespace; where that
-        namespace has no such entry (LangGraph passes the id of a parent graph's checkpoint when it replays a
-        subgraph), if its id is lower. One trip; for all threads, at most two.
+        With `query.before`, return entries with a lower sequence number than the entry with this id in the same
+        namespace. If the namespace has no such entry, return entries with a lower id. (LangGraph passes the id of a
+        parent graph's checkpoint when it replays a subgraph.)
         """
 
     @abstractmethod
     def read_values(self, entries: Sequence[Entry]) -> StorePlan[Q, R, Sequence[Found]]:
-        """Read rows and batches of entries from `scan`, in the same order, without those gone meanwhile. One trip.
+        """Read rows and batches of entries from `scan`, in the same order.
 
-        Of entries from which refs were taken out, the rows of what is left (with `refs={}` none, but the batches): so
-        model calls and what is new are read without the state. It may be more: those of all runs of a channel, or of
-        the channels that were taken out, too. Entries of one namespace that share a row get the same `Row` object, so
-        that it is decoded once.
+        One trip. Entries deleted since `scan` are omitted. If the caller removed some refs from an entry, only the rows
+        of the remaining refs are required; with `refs={}`, only the batches. (So model calls and new items can be read
+        without the state.) More rows may be returned: those of all runs of a channel, or of removed refs. Entries of
+        one namespace that share a row get the same `Row` object, so that it is decoded once.
         """
 
     def read_stored(self, entries: Sequence[Entry]) -> StorePlan[Q, R, Sequence[Found]]:
-        """As `read_values`, for who does not decode: bodies as they are stored, sealed or kept elsewhere. One trip."""
+        """As `read_values`, with bodies as they are stored: encrypted, or in objects."""
         return self.read_values(entries)
 
     @abstractmethod
     def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Q, R, Sequence[Found]]:
-        """Read the ancestors of a checkpoint (or of the head), nearest first, ghosts included. One trip.
+        """Read the ancestors of a checkpoint or head, nearest first, ghosts included.
 
-        The walk follows parents and may stop where each of `channels` was in the refs of an ancestor seen
-        so far. Rows are needed for `channels` only. Empty if the checkpoint does not exist or has no parent.
+        One trip. The walk follows parents. It may stop once each of `channels` occurred in the refs of an ancestor.
+        Only rows of `channels` are required. The result is empty if the checkpoint does not exist or has no parent.
         """
 
     @abstractmethod
     def read_graph(self, thread_id: str) -> StorePlan[Q, R, Graph]:
-        """Read every entry of a thread, ghosts included, in sequence order, and the end of every item log. One trip."""
+        """Read all entries of a thread in order, and the ends of its item logs.
+
+        One trip. Ghosts are included.
+        """
 
     @abstractmethod
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> StorePlan[Q, R, None]:
-        """Delete entries and their writes; make others ghosts that keep only the named channels. One trip, atomic.
+        """Delete entries and their writes; turn others into ghosts.
 
-        A ghost is read by `read_history` and `read_graph` only and is never a head. Rows stay; see `remove_rows`.
+        One trip, atomic. A ghost keeps only the given channels. Only `read_history` and `read_graph` return ghosts, and
+        a ghost is never a head. Rows stay; see `remove_rows`.
         """
 
     @abstractmethod
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Q, R, int]:
-        """Delete rows below `graph.ends` that overlap no live run, per (namespace, channel). One trip, atomic.
+        """Delete rows below `graph.ends` that overlap no live run of their channel.
 
-        Does nothing if the thread is another one by now (`graph.epoch`); no trip if that is `None`. Returns how many
-        rows went. Item numbers of deleted rows are never used again.
+        One trip, atomic. `live` is per (namespace, channel). Do nothing if the thread was deleted and created again
+        (`graph.epoch` differs). If `graph.epoch` is `None`, make no trip. Return the number of deleted rows. Their item
+        numbers are never used again.
         """
 
     @abstractmethod
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Q, R, bool]:
-        """Delete everything of a thread, orphaned writes and cells included, and the shared cells of its origin.
+        """Delete a thread with its orphaned writes, its cells and cells it shared.
 
-        One trip, atomic; no error if there is none. What is shared may go a moment earlier or later.
+        One trip, atomic; no error if the thread does not exist. Shared cells may be deleted a moment earlier or later.
 
-        With `last`, at most two trips, and nothing at all is deleted if the entry put last that is no ghost is another
-        one by now. Returns whether it was deleted; without `last`, `True`.
+        With `last`, at most two trips, and nothing is deleted if the newest entry that is not a ghost has another
+        stamp. Returns whether the thread was deleted; without `last`, `True`.
         """
 
     @abstractmethod
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Q, R, CopyOutcome]:
-        """Copy everything of a thread verbatim (entries, order, trunk, rows, writes), or what it was at one entry.
+        """Copy a thread verbatim, or its state at one entry.
 
-        At most two trips, where source and target may be on different servers; the target is there as a whole or not at
-        all, and as the source was at one moment.
+        Copies entries with their order and trunk, rows and writes. At most two trips, as source and target may be on
+        different servers. The target is written completely or not at all, from a single snapshot of the source.
 
-        1. If the target holds anything already, answer `Occupied`. Cells are not copied, and do not count: hooks copy
-           those that belong to the copy.
+        1. If the target already contains anything except cells, answer `Occupied`. Cells are not copied: hooks copy the
+           cells that belong to the copy.
         2. If `upto` is given and `source` has no entry of its stamp, or a ghost has it, answer `BaseGone`.
         3. Else answer `Copied`. An unknown source copies nothing. With `upto`:
 
-           * Of the entries, those up to it in the order they were put, ghosts too. It is the head of its namespace:
-             on the trunk, whatever it was; the header of `upto` stands in the place of its own, and so does the time
-             of `upto`, if it is later.
-           * Of the writes, those of the entries copied; not its own, as its step runs anew, and no orphans.
-           * Of the rows, at least those that the copied entries show. More may come along, for a sweep follows; but
-             the work should not grow with what was put later.
+           * Copy the entries up to this one, in the order they were stored, ghosts included. This entry becomes the
+             head of its namespace, even if it was off the trunk. It gets the header of `upto`, and its time, if that is
+             later.
+           * Copy the writes of the copied entries, except those of this entry (its step runs again) and orphans.
+           * Copy at least the rows that the copied entries refer to. More are allowed, as a sweep follows, but the work
+             should not grow with later entries.
         """
 
     @abstractmethod
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Q, R, Sequence[str]]:
-        """Name the threads that hold an entry of one of these runs. At most two trips."""
+        """Return the ids of threads with an entry of one of these runs. At most two trips."""
 
     @abstractmethod
     def read_threads(self, page: Page) -> StorePlan[Q, R, Sequence[Listed]]:
         """Read a page of threads.
 
-        One trip; two where no index is over all threads, and more where threads of the page have expired. Each comes
-        with its root head (`None` if it has none); all else of `ThreadInfo` is the engine's and the hooks'. Fewer than
-        `page.limit` mean that there are no more. With `page.terms`, there may be others among them, and a store that
-        keeps no terms returns all threads.
+        One trip; two if the store has no index over all threads, and more if threads of the page have expired. Each
+        thread comes with its root head (`None` if it has none). The engine and hooks fill in the other fields of
+        `ThreadInfo`. Fewer than `page.limit` threads mean that this is the last page. With `page.terms`, the page may
+        contain threads that do not match; a store without terms returns all threads.
 
         Raises:
-            CorruptStore: One of them cannot be read, and the page is not `tolerant`. Whoever must not miss one, as an
-                erasure, is told.
-            InvalidInput: This store has no such order.
+            CorruptStore: If a thread cannot be read and the page is not `tolerant`. (An erasure must not miss one.)
+            InvalidInput: If this store does not support the order.
         """
 
     @abstractmethod
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> StorePlan[Q, R, Swapped]:
-        """Replace what a cell holds, if that is what the caller thinks. One trip, atomic, durable when it returns.
+        """Replace the content of a cell if it has the expected token.
 
-        1. If the cell holds the token `expected` (or is empty, and that is `None`), it holds `new` from then on, body
-           and all; it is empty if that is `None`. The token may stay the same.
-        2. If it holds the token of `new` already, this is the same request again: nothing changes, and it was done. So
-           it is if it is empty, and `new` is `None`.
-        3. Else nothing changes, and the reply says what it holds.
+        One trip, atomic, durable when it returns.
 
-        The thread need not exist, and does not by this: listings and copies know nothing of cells. Whatever makes a
-        thread live longer (a TTL) makes its cells live as long.
+        1. If the cell has the token `expected` (`None`: if it is empty), replace its content, including the body, by
+           `new` (`None`: empty it). The token may stay the same.
+        2. If it already has the token of `new` (`None`: if it is already empty), this is a repeated request: change
+           nothing and report success.
+        3. Else change nothing and return the current content.
+
+        The thread need not exist, and a cell does not create it: listings and copies ignore cells. A thread's TTL also
+        applies to its cells.
         """
 
     def swap_cells(self, shelf: Shelf, swaps: Sequence[Swap]) -> StorePlan[Q, R, Sequence[Swapped]]:
-        """Carry out several swaps, no two of one cell; return the reply to each, in their order.
+        """Carry out swaps of different cells; return the replies in the same order.
 
-        One trip, durable when it returns. Each swap is atomic by itself. This default takes a trip for each.
+        One trip, durable when it returns. Each swap is atomic by itself. This default makes one trip per swap.
         """
         replies = []
         for swap in swaps:
@@ -222,23 +231,24 @@ class Store(ABC, Generic[Q, R]):
 
     @abstractmethod
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Q, R, Mapping[str, Cell]]:
-        """Read cells, body and all, without those that are empty. One trip."""
+        """Read cells with their bodies. Omit empty cells. One trip."""
 
     @abstractmethod
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> StorePlan[Q, R, Sequence[tuple[str, Cell]]]:
-        """Read a page of cells without bodies, those whose keys begin with `prefix`, in the order of the keys.
+        """Read a page of cells with a key prefix, without bodies, in key order.
 
-        One trip. `after` is the last key of the page before; fewer than `limit` mean that there are no more.
+        One trip. `after` is the last key of the previous page; fewer than `limit` cells mean that this is the last
+        page.
         """
 
     def find_cells(self, shelf: Shelf, search: Search) -> StorePlan[Q, R, Sequence[tuple[str, Cell]]]:
-        """Read a page of ranked cells without bodies: the highest rank first, those of equal rank in key order.
+        """Read a page of ranked cells without bodies, the highest rank first.
 
-        With `search.is_grouped`, one cell of each group, in key order. One trip; fewer than `search.limit` mean that
-        there are no more. It may return cells that lack a mark, and must return all that have each. This default reads
-        all cells of the prefix, in pages.
+        Equal ranks are in key order. With `search.is_grouped`, return one cell of each group, in key order. One trip;
+        fewer than `search.limit` cells mean that this is the last page. The result must contain all cells that have
+        every mark, and may contain others. This default reads all cells of the prefix, page by page.
         """
         found: list[tuple[str, Cell]] = []
         while True:
@@ -249,90 +259,94 @@ class Store(ABC, Generic[Q, R]):
 
     @abstractmethod
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Q, R, int]:
-        """Empty each cell that still holds the token given for its key; return how many.
+        """Empty each cell that still has the token given for its key; return their number.
 
-        One trip, durable when it returns, each of them atomic.
+        One trip, durable when it returns. Each removal is atomic by itself.
         """
 
     @abstractmethod
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Q, R, Sequence[str]]:
-        """Name the threads that hold something and show no checkpoint, in an order that stays from page to page.
+        """Return the ids of strays: threads with data but no visible checkpoint.
 
-        Something is: writes, cells of their own, shared cells of which they are the origin. A thread of which no more
-        than its name is left (a log without checkpoints, an emptied shelf) may be among them. A name may be a stand-in
-        for one that nobody knows any more: `delete_thread` takes it.
+        Data means writes, cells of the thread, or shared cells whose origin it is. Threads of which only the name is
+        left (a log without checkpoints, an emptied shelf) may be included. If the real id is lost, the result contains
+        a stand-in that `delete_thread` accepts.
 
-        Any number of trips, and it may look at all keys for each page: nothing keeps an index of what should not be.
-        `after` is the last name of the page before; fewer than `limit` mean that there are no more.
+        Any number of trips. The order is the same for every page. There is no index of strays, so each page may read
+        all keys. `after` is the last id of the previous page; fewer than `limit` mean that this is the last page.
         """
 
     def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> StorePlan[Q, R, Sequence[Writes]]:
-        """Read a page of all writes of a thread, also of checkpoints that are not there, in an order that stays.
+        """Read a page of all writes of a thread, orphans included.
 
-        Those of a checkpoint are in the order of their arrival. One trip. `after` is the last one of the page before;
-        fewer than `limit` mean that there are no more.
+        The order is the same for every page. The writes of a checkpoint are in arrival order. One trip. `after` is the
+        last item of the previous page; fewer than `limit` mean that this is the last page.
 
         Raises:
-            InvalidInput: This store's records cannot be replaced.
+            InvalidInput: If this store's records cannot be replaced.
         """
         raise InvalidInput(f"{type(self).__name__} cannot be migrated: its records cannot be replaced")
 
     def list_kinds(self, thread_id: str | None) -> StorePlan[Q, R, Sequence[str]]:
-        """Name the kinds of cells that a thread has, or those that all threads share; perhaps more. One trip.
+        """Return the kinds of a thread's cells, or of shared cells; perhaps more.
+
+        One trip.
 
         Raises:
-            InvalidInput: This store's records cannot be replaced.
+            InvalidInput: If this store's records cannot be replaced.
         """
         raise InvalidInput(f"{type(self).__name__} cannot be migrated: its records cannot be replaced")
 
     def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Q, R, None]:
-        """Put sealed records (`engine.encoding.bodies.SEALED`) in the place of those in plain text. One trip, atomic.
+        """Replace plain-text records by encrypted ones (`bodies.SEALED`).
 
-        What is sealed already or is not there any more is left as it is; so is a row with another number of items, and
-        everything if the thread is another one by now (`new.epoch`). Nothing else of a record changes, but for the
-        stamp of an entry, which may. Then the thread is found by whatever is asked for: nobody knows its marks.
+        One trip, atomic. Skip records that are already encrypted or no longer exist, and rows with another number of
+        items. Do nothing if the thread was deleted and created again (`new.epoch`). Except for the stamp of an entry,
+        which may change, nothing else of a record changes. Afterwards the marks of the thread are unknown, so it
+        matches every filter.
 
         Raises:
-            InvalidInput: This store's records cannot be replaced.
+            InvalidInput: If this store's records cannot be replaced.
         """
         raise InvalidInput(f"{type(self).__name__} cannot be migrated: its records cannot be replaced")
 
     def of_tenant(self, tenant: str) -> Store[Q, R]:
-        """Return the store of a tenant, in the same place and for the same drivers. No trip.
+        """Return the store of a tenant, in the same place and for the same drivers.
 
-        In it, only that tenant's threads and cells exist; and in this one, nothing that any tenant has.
+        No trip. It contains only this tenant's threads and cells. The store without a tenant contains none of any
+        tenant.
 
         Args:
             tenant: A name that `tenants.check_tenant` has returned.
 
         Raises:
-            InvalidInput: This is no store that tenants share.
+            InvalidInput: If this store does not support tenants.
         """
         raise InvalidInput(f"{type(self).__name__} has no tenants")
 
     def delete_all(self, limit: int) -> StorePlan[Q, R, int]:
-        """Delete what the store of a tenant holds, whatever it is: threads and all that is theirs, and shared cells.
+        """Delete all data of a tenant's store: threads, their cells, and shared cells.
 
-        Damaged or not, and nothing that others have. Any number of trips. It may be cut off anywhere; what is left goes
-        with the next call.
+        Deletes damaged data, too, and nothing of other tenants. Any number of trips. If it is interrupted, the next
+        call deletes the rest.
 
         Args:
-            limit: About how many threads to delete; a store for which that is no more work may delete all of them.
+            limit: Approximate number of threads to delete. A store may delete all of them if that is no more work.
 
         Returns:
-            How many threads went. If none did, nothing of the tenant is left, the shared cells among that.
+            The number of deleted threads. 0 means that no data of the tenant is left, shared cells included.
 
         Raises:
-            InvalidInput: This is no store of a tenant.
+            InvalidInput: If this is not the store of a tenant.
         """
         yield from ()
-        raise InvalidInput(f"{type(self).__name__} is no store of a tenant: all of it is not deleted at once")
+        raise InvalidInput(f"{type(self).__name__} is not the store of a tenant, so it cannot be deleted as a whole")
 
     def list_tenants(self, after: str | None, limit: int) -> StorePlan[Q, R, Sequence[str]]:
-        """Name the tenants that have something, in the order of their names.
+        """Return the names of tenants with data, in order.
 
-        Any number of trips, and it may look at the names of all threads. `after` is the last name of the page before;
-        fewer than `limit` mean that there are no more.
+        Any number of trips; may read the names of all threads. `after` is the last name of the previous page; fewer
+        than `limit` mean that this is the last page.
         """
         yield from ()
         return ()

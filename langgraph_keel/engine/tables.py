@@ -1,4 +1,7 @@
-"""Records in cells (`cells.py`): a feature declares a `CellTable` for each kind, and uses `Cells` on a session."""
+"""Typed records in cells (`cells.py`).
+
+A feature declares a `CellTable` for each kind of record, and reads and writes the records with `Cells`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from langgraph_keel.errors import CorruptStore, ValueRefused
 
 T = TypeVar("T")
 PAGE = 500
-"""Cells that are read in one trip."""
+"""Cells read per trip."""
 _UNREADABLE = (CorruptStore, ValueRefused, TypeError, ValueError, LookupError, OverflowError, AttributeError)
 
 
@@ -26,14 +29,14 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 
 
 def record_of(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Return the data class that stored values make.
+    """Return an instance of a data class from stored values.
 
     Args:
-        kind: The class; values that it has no field for are left out, as a later version may have more.
+        kind: The class. Values without a field are ignored, as a later version may have more.
         values: Its fields by their names.
 
     Raises:
-        ValueError: A value is not of the type that its field is annotated with.
+        ValueError: If a value does not have the annotated type of its field.
     """
     which: Any = kind
     made: T = _adapter(which).validate_python(values)
@@ -42,22 +45,22 @@ def record_of(kind: type[T], values: Mapping[str, Any]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class CellTable(Generic[T]):
-    """Cells of one kind, and the record that each of them holds.
+    """A kind of cell, and the type of its records.
 
     Attributes:
         kind: The kind of the shelf: part of the stored format.
-        name: How an error names one of the records, such as "a label"; `{key}` in it stands for the record's key, which
-            is put after the name otherwise.
-        pack: Returns the parts of a record as they are stored, in a list of their own; part of the stored format.
-        unpack: Returns the record that such parts make. Stored bytes are untrusted: it raises `TypeError`, `ValueError`
-            or `LookupError` for anything else. `record_of` does.
-        has_body: Says of a record whether the rest of its cell, the body, must be there.
-        is_piece: Says of a key whether its cell has no record, but a piece of what the body of another one begins.
-        moves: Whether a copy to another store takes it: with its thread, or if the caller asks for shared records
-            ("along"); if shared records are asked for, with any thread ("always"), or with all threads only ("whole");
-            or not at all ("never").
+        name: The name of a record in errors, such as "a label". The record's key replaces `{key}` in it, or follows the
+            name.
+        pack: Returns the stored parts of a record, which are put in a list; part of the stored format.
+        unpack: Returns the record of such parts. Stored bytes are untrusted: it must raise `TypeError`, `ValueError` or
+            `LookupError` for invalid parts, as `record_of` does.
+        has_body: Returns whether the cell of a record must have a body.
+        is_piece: Returns whether the cell of a key contains no record, but the continuation of another cell's body.
+        moves: When a copy to another store includes it. "along": with its thread, or if the caller asks for shared
+            records. If the caller asks for shared records: "always", or "whole" only when all threads are copied.
+            "never": not at all.
         thread_of: Returns the thread that a shared record belongs to, given its key and the record; empty if the key is
-            not one of that thread's. A copy takes such a record with its thread.
+            not one of that thread's. A copy of the thread includes such records.
     """
 
     kind: str
@@ -79,14 +82,14 @@ class Kept(Generic[T]):
 
     @property
     def token(self) -> str:
-        """The token that a change of the record must name."""
+        """The token to pass when changing the record."""
         return self.cell.token
 
 
 class Cells(Generic[T]):
-    """The records of one kind: of a thread, or (`None`) those that all threads share.
+    """The records of one kind, of a thread or (`None`) shared by all threads.
 
-    Its methods raise `CorruptStore` if a record does not decode.
+    Methods raise `CorruptStore` if a record does not decode.
     """
 
     def __init__(self, session: Session, table: CellTable[T], thread_id: str | None) -> None:
@@ -97,21 +100,24 @@ class Cells(Generic[T]):
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read(self, keys: Sequence[str]) -> Plan[dict[str, Kept[T]]]:
-        """Read records by their keys, without those that are not there. One trip."""
+        """Read the existing records of these keys. One trip."""
         cells = yield from self.read_raw(keys)
         return {key: self.keep(key, cell) for key, cell in cells.items()}
 
     def find(self, key: str) -> Plan[Kept[T] | None]:
-        """Read one record; `None` if it is not there. One trip."""
+        """Read one record; `None` if it does not exist. One trip."""
         return (yield from self.read([key])).get(key)
 
     def page(self, prefix: str = "", after: str | None = None, limit: int = PAGE) -> Plan[list[tuple[str, Kept[T]]]]:
-        """Read a page of records, in the order of their keys. Without their bodies; one trip."""
+        """Read a page of records without bodies, in key order. One trip."""
         cells = yield from self._session.store.list_cells(self.shelf, prefix, after, limit)
         return [(key, self.keep(key, cell)) for key, cell in cells]
 
     def every(self, prefix: str = "", limit: int = PAGE) -> Plan[list[tuple[str, Kept[T]]]]:
-        """Read all records whose keys begin so, in the order of their keys, without bodies. A trip for each page."""
+        """Read all records with a key prefix, in key order, without bodies.
+
+        One trip per page.
+        """
         found: list[tuple[str, Kept[T]]] = []
         while True:
             page = yield from self.page(prefix, found[-1][0] if found else None, limit)
@@ -120,14 +126,17 @@ class Cells(Generic[T]):
                 return found
 
     def search(self, search: Search) -> Plan[list[tuple[str, Kept[T]]]]:
-        """Read a page of ranked records, without their bodies; perhaps more than were asked for. One trip."""
+        """Read a page of ranked records without bodies. One trip.
+
+        The page may also contain records that do not match.
+        """
         cells = yield from self.search_raw(search)
         return [(key, self.keep(key, cell)) for key, cell in cells]
 
     def keep(self, key: str, cell: Cell) -> Kept[T]:
         """Return the record in a cell."""
         try:
-            cell.is_live(0)  # raises CorruptStore if its time is not a number
+            cell.is_live(0)  # raises CorruptStore if its expiry is not a number
             return Kept(self._table.unpack(self._session.codec.decode(cell.header)), cell)
         except _UNREADABLE as error:
             raise CorruptStore(f"{self._name(key)} does not decode: {error}") from error
@@ -150,19 +159,19 @@ class Cells(Generic[T]):
         origin: str = "",
         expires_at: int | None = None,
     ) -> Plan[tuple[bool, Kept[T] | None]]:
-        """Replace a record, if nobody else has. One trip.
+        """Replace a record unless another writer has changed it. One trip.
 
         Args:
             key: Its key.
             expected: The token of the current content; `None` if the cell is empty.
-            record: What to write; `None` is nothing.
-            token: What tells this content from all others; random, if it is left out.
-            body: The rest of the cell.
-            origin: The thread that a shared record is of, and is deleted with.
-            expires_at: Milliseconds since 1970 from which on it is gone.
+            record: The new record; `None` to empty the cell.
+            token: The unique token of the new content; random by default.
+            body: The body of the cell.
+            origin: The thread that a shared record belongs to and is deleted with.
+            expires_at: Time of expiry, in milliseconds since 1970.
 
         Returns:
-            Whether it was done, and the record that the cell holds now.
+            Whether it was replaced, and the record that the cell now contains.
         """
         new = None
         if record is not None:
@@ -183,17 +192,19 @@ class Cells(Generic[T]):
         rank: int | None = None,
         marks: tuple[str, ...] = (),
     ) -> Cell:
-        """Return the cell that holds a record, ready to be written; for the arguments see `swap` and `Cell`."""
+        """Return a cell with a record; for the arguments see `swap` and `Cell`."""
         header = self._session.codec.encode(list(self._table.pack(record)))
         return Cell(token or self._session.new_token(), header, body, origin, expires_at, rank, marks)
 
     def change(self, key: str, change: Callable[[T | None], T | None], *, origin: str = "") -> Plan[T | None]:
-        """Change a record, again whenever another writer was quicker; return it. Two trips, and one for each retry.
+        """Change a record, with a retry whenever another writer was faster; return it.
+
+        Two trips, and one per retry.
 
         Args:
             key: Its key.
-            change: Returns the new record (`None` for none), given the current one; an equal one is not written.
-            origin: The thread that a shared record is of, and is deleted with.
+            change: Returns the new record, given the current one (`None` for none). An equal record is not written.
+            origin: The thread that a shared record belongs to and is deleted with.
         """
         held = yield from self.find(key)
         while True:
@@ -206,24 +217,30 @@ class Cells(Generic[T]):
                 return record
 
     def remove(self, tokens: Mapping[str, str]) -> Plan[int]:
-        """Remove records, each only if its token is still this one; return how many went. One trip."""
+        """Remove the records that still have these tokens; return their number. One trip."""
         removed: int = yield from self._session.store.remove_cells(self.shelf, tokens)
         return removed
 
-    # -- undecoded: for what must go, or be copied, even if it is damaged ----------------------------------------
+    # -- undecoded, to remove or copy even damaged records --------------------------------------------------------
 
     def read_raw(self, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
-        """Read cells by their keys, without those that are not there. One trip."""
+        """Read the existing cells of these keys. One trip."""
         cells: Mapping[str, Cell] = yield from self._session.store.read_cells(self.shelf, keys)
         return cells
 
     def search_raw(self, search: Search) -> Plan[Sequence[tuple[str, Cell]]]:
-        """Read a page of ranked cells, without their bodies; perhaps more than were asked for. One trip."""
+        """Read a page of ranked cells without bodies. One trip.
+
+        The page may also contain cells that do not match.
+        """
         cells: Sequence[tuple[str, Cell]] = yield from self._session.store.find_cells(self.shelf, search)
         return cells
 
     def every_raw(self, prefix: str = "") -> Plan[list[tuple[str, Cell]]]:
-        """Read all cells whose keys begin so, in the order of their keys. Without their bodies; a trip for each 500."""
+        """Read all cells with a key prefix, in key order, without bodies.
+
+        One trip per 500.
+        """
         found: list[tuple[str, Cell]] = []
         while True:
             after = found[-1][0] if found else None
@@ -233,12 +250,15 @@ class Cells(Generic[T]):
                 return found
 
     def swap_raw(self, key: str, expected: str | None, cell: Cell | None) -> Plan[Swapped]:
-        """Replace a cell by one that is ready, or by none, if no other writer has. Repeating is harmless. One trip."""
+        """Replace or empty a cell unless another writer changed it. Idempotent. One trip."""
         swapped = yield from self._session.store.swap_cell(self.shelf, key, expected, cell)
         return check_swapped(expected, swapped, self._name(key))
 
     def swap_each_raw(self, swaps: Sequence[Swap]) -> Plan[list[Swapped]]:
-        """Replace cells, each if no other writer has; return the reply to each. Repeating is harmless. One trip."""
+        """Replace cells unless other writers have changed them; return the replies.
+
+        Idempotent. One trip.
+        """
         replies = yield from self._session.store.swap_cells(self.shelf, swaps)
         return [
             check_swapped(expected, reply, self._name(key))
@@ -246,18 +266,21 @@ class Cells(Generic[T]):
         ]
 
     def overwrite_raw(self, key: str, cell: Cell) -> Plan[None]:
-        """Write a cell, whatever it held; the last writer wins. One trip, and one for each content replaced."""
+        """Write a cell regardless of its content. One trip, and one per content replaced."""
         swapped = yield from self.swap_raw(key, None, cell)
         while not swapped.done:
             swapped = yield from self.swap_raw(key, swapped.cell.token if swapped.cell else None, cell)
 
     def copy_raw(self, thread_id: str) -> Plan[None]:
-        """Copy all cells, without bodies, to a thread that has none. A trip for each 500, and one for each cell."""
+        """Copy all cells, without bodies, to a thread that has none.
+
+        One trip per 500, and one per cell.
+        """
         for key, cell in (yield from self.every_raw()):
             yield from self._session.store.swap_cell(Shelf(thread_id, self.shelf.kind), key, None, cell)
 
     def clear(self, prefix: str = "") -> Plan[int]:
-        """Remove all cells whose keys begin so; return how many went. Two trips for each 500."""
+        """Remove all cells with a key prefix; return their number. Two trips per 500."""
         removed, page = 0, (yield from self._session.store.list_cells(self.shelf, prefix, None, PAGE))
         while page:
             removed += yield from self.remove({key: cell.token for key, cell in page})
@@ -273,4 +296,4 @@ def _unpack_namespace(parts: Sequence[Any]) -> list[Any]:
 NODE_CACHE: CellTable[Sequence[str]] = CellTable(
     "cache", "a cached result", lambda parts: [parts], _unpack_namespace, has_body=lambda _: True
 )
-"""Results of nodes (`KeelCache`). LangGraph does not say of which thread they are, so an erasure empties it."""
+"""Results of nodes (`KeelCache`); an erasure removes all, as threads are unknown."""

@@ -1,6 +1,6 @@
-"""A thread in memory: what the verbs of a store mean, as functions of plain data.
+"""A thread in memory: the reference for the verbs, as functions of plain data.
 
-The memory store keeps such threads; the file store makes them from its logs.
+The memory store keeps such threads; the file store builds them from its logs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from langgraph_keel.engine.records import (
 
 @dataclass(slots=True)
 class Record:
-    """One entry, and its place in the thread."""
+    """One entry, and its position in the thread."""
 
     entry: Entry
     trunk: bool
@@ -48,13 +48,13 @@ _first_of = attrgetter("lo")
 
 @dataclass(slots=True)
 class Log:
-    """One item log: rows by first number, and the number the next item gets."""
+    """One item log: rows by first number, and the number of the next item."""
 
     rows: dict[int, Row] = field(default_factory=dict)
     end: int = 0
 
     def find_rows(self, runs: Sequence[Run]) -> Sequence[Row]:
-        """Return the rows that hold an item of `runs`, in order."""
+        """Return the rows with an item of `runs`, in order."""
         return rows_in(sorted(self.rows.values(), key=_first_of), runs)
 
     def append(self, rows: Sequence[Row]) -> int:
@@ -66,7 +66,7 @@ class Log:
         return first
 
     def repack(self, rows: Sequence[Row]) -> None:
-        """Replace rows by larger ones, where these are exactly tiled by them."""
+        """Replace rows by larger ones where they tile them exactly."""
         for row in rows:
             inside = self.find_rows([(row.lo, row.lo + row.count)])
             if row.is_tiled_by(inside):
@@ -80,13 +80,13 @@ _epochs = count(1)
 
 @dataclass(slots=True)
 class Thread:
-    """All of one thread, entries in the order they were put."""
+    """The data of one thread, with entries in the order they were stored."""
 
     epoch: Stamp = field(default_factory=_epochs.__next__)  # differs between threads of the same id
     records: dict[Stamp, Record] = field(default_factory=dict)
     ids: dict[tuple[str, str | None], Record] = field(default_factory=dict)  # by namespace and id of the checkpoint
     logs: dict[tuple[str, str], Log] = field(default_factory=dict)  # by namespace and channel
-    batches: dict[tuple[str, str], list[Batch]] = field(default_factory=dict)  # of checkpoints that may not be there
+    batches: dict[tuple[str, str], list[Batch]] = field(default_factory=dict)  # of checkpoints that may not exist
 
     def log(self, namespace: str, channel: str) -> Log:
         """Return the item log of a channel, empty if it is new."""
@@ -97,7 +97,7 @@ class Thread:
         return self.ids.get((namespace, checkpoint_id))
 
     def head(self, namespace: str) -> Record | None:
-        """Return the newest entry on the trunk of a namespace, or of all its entries if no trunk is left."""
+        """Return a namespace's newest entry on the trunk, or of all if the trunk is empty."""
         newest = None
         for record in reversed(self.records.values()):
             if record.entry.address.checkpoint_ns == namespace and not record.ghost:
@@ -112,7 +112,7 @@ class Thread:
         return record if record and not record.ghost else None
 
     def keep(self, record: Record) -> None:
-        """Store an entry as the newest, in the place of one with the same id."""
+        """Store an entry as the newest; replace an entry with the same id."""
         address = record.entry.address
         old = self.named(address.checkpoint_ns, address.checkpoint_id)
         if old:
@@ -121,7 +121,7 @@ class Thread:
         self.ids[address.checkpoint_ns, address.checkpoint_id] = record
 
     def forget(self, stamp: Stamp) -> None:
-        """Delete an entry and its writes, if it is there."""
+        """Delete an entry, if it exists, and its writes."""
         record = self.records.pop(stamp, None)
         if record:
             address = record.entry.address
@@ -129,7 +129,7 @@ class Thread:
             self.batches.pop((address.checkpoint_ns, str(address.checkpoint_id)), None)
 
     def make_ghost(self, stamp: Stamp, channels: Collection[str]) -> None:
-        """Leave of an entry, if it is there, only what some channels need."""
+        """Make an entry, if it exists, a ghost that keeps only some channels."""
         record = self.records.get(stamp)
         if record:
             kept = {name: ref for name, ref in record.entry.refs.items() if name in channels}
@@ -138,7 +138,7 @@ class Thread:
 
 
 def as_of(thread: Thread, upto: Entry) -> Thread | None:
-    """Return what `Store.copy_thread` copies of a thread up to an entry; `None` if it has no such entry."""
+    """Return the copy of a thread up to an entry; `None` if the entry does not exist."""
     last = thread.records.get(upto.stamp)
     if last is None or last.ghost:
         return None
@@ -148,7 +148,7 @@ def as_of(thread: Thread, upto: Entry) -> Thread | None:
     entry, at = replace(last.entry, header=upto.header), max(last.updated_at, upto.updated_at)
     records[upto.stamp] = replace(last, entry=entry, updated_at=at, trunk=True)
     ids: dict[tuple[str, str | None], Record] = {_place_of(record): record for record in records.values()}
-    # Of the logs, the rows up to the last one that one of the entries shows.
+    # Copy each log up to the last row that an entry refers to.
     ends: dict[tuple[str, str], int] = {}
     for entry in (record.entry for record in records.values()):
         for channel, ref in entry.refs.items():
@@ -164,17 +164,17 @@ def _place_of(record: Record) -> tuple[str, str]:
 
 
 def touches(row: Row, runs: Sequence[Run]) -> bool:
-    """Return whether a row holds an item of `runs`."""
+    """Return whether a row contains an item of `runs`."""
     return any(row.lo < hi and lo < row.lo + row.count for lo, hi in runs)
 
 
 def sequence_of(stamp: Stamp) -> int:
-    """Return the sequence number in a stamp: all of it, or the second part."""
+    """Return the sequence number in a stamp: the whole stamp or its second part."""
     return stamp if isinstance(stamp, int) else int(stamp.split(".")[1])
 
 
 def verdict(thread: Thread, new: NewEntry) -> BaseGone | Moved | bool:
-    """Return why an entry is refused, or whether it goes on the trunk."""
+    """Return why an entry is refused, or whether it belongs on the trunk."""
     base = thread.records.get(new.base) if new.base is not None else None
     if new.base is not None and (base is None or base.ghost):
         return BaseGone()
@@ -189,13 +189,13 @@ def verdict(thread: Thread, new: NewEntry) -> BaseGone | Moved | bool:
 
 
 def put_time(thread: Thread, new: NewEntry) -> str:
-    """Return the time of a put: when the entry was made, but not before the last put, as clocks of hosts differ."""
+    """Return a new entry's time, not before the last entry's: hosts' clocks differ."""
     last = next(reversed(thread.records.values()), None)
     return max(new.updated_at, last.updated_at) if last else new.updated_at
 
 
 def entry_of(new: NewEntry, stamp: Stamp, first: Mapping[str, int]) -> Entry:
-    """Return the entry that is stored, its runs of new items numbered on from `first`."""
+    """Return the stored form of an entry, with new items numbered from `first`."""
     refs = {**new.refs}
     for name, number in first.items():
         refs[name] = Ref(refs[name].kind, resolve(refs[name].runs, number))
@@ -203,14 +203,14 @@ def entry_of(new: NewEntry, stamp: Stamp, first: Mapping[str, int]) -> Entry:
 
 
 def read_entry(thread: Thread, record: Record) -> Entry:
-    """Return the entry as it is read: without a parent that is not there to be read."""
+    """Return an entry as readers see it: without a parent that they cannot see."""
     entry = record.entry
     seen = entry.parent and thread.visible(entry.address.checkpoint_ns, entry.parent)
     return entry if seen or not entry.parent else replace(entry, parent=None)
 
 
 def read_record(thread: Thread, record: Record, channels: Collection[str] | None = None) -> Found:
-    """Return an entry with its rows (of `channels`, or of all of them) and its writes."""
+    """Return an entry with its writes and its rows (of `channels`, or of all)."""
     address, refs = record.entry.address, record.entry.refs
     rows = {
         channel: thread.log(address.checkpoint_ns, channel).find_rows(ref.runs)
@@ -222,7 +222,7 @@ def read_record(thread: Thread, record: Record, channels: Collection[str] | None
 
 
 def ancestors(thread: Thread, address: Address, channels: Collection[str]) -> Iterator[Found]:
-    """Walk from a checkpoint to its ancestors, until each of `channels` was seen."""
+    """Yield the ancestors of a checkpoint until each of `channels` occurred."""
     missing, seen = set(channels), set[Stamp]()
     record = thread.visible(address.checkpoint_ns, address.checkpoint_id)
     while record and missing:
@@ -250,7 +250,7 @@ def graph_of(thread: Thread) -> Graph:
 
 
 def info_of(name: str, thread: Thread) -> Listed:
-    """Return what a listing says of a thread, and its root head."""
+    """Return a thread's entry in a listing, and its root head."""
     visible = [record for record in thread.records.values() if not record.ghost]
     head = thread.head("")
     latest = head.entry.address.checkpoint_id if head else None
@@ -259,7 +259,7 @@ def info_of(name: str, thread: Thread) -> Listed:
 
 
 def selected(thread: Thread, query: Query) -> Iterator[Entry]:
-    """Return the entries of a thread that a query means, newest first, whatever their page."""
+    """Yield all entries of a thread that match a query, newest first, ignoring pages."""
     for record in reversed(thread.records.values()):
         address = record.entry.address
         if record.ghost or query.checkpoint_ns not in (None, address.checkpoint_ns):
@@ -278,7 +278,7 @@ def selected(thread: Thread, query: Query) -> Iterator[Entry]:
 
 
 def list_writes(thread_id: str, thread: Thread, after: Writes | None, limit: int) -> list[Writes]:
-    """Return a page of the writes of a thread; each is named by its number among those of its checkpoint."""
+    """Return a page of a thread's writes, with numbers in the checkpoint as stamps."""
     found = [
         Writes(number, Address(thread_id, *place), batch)
         for place, batches in sorted(thread.batches.items())
@@ -288,12 +288,12 @@ def list_writes(thread_id: str, thread: Thread, after: Writes | None, limit: int
 
 
 def place_of_writes(writes: Writes) -> tuple[str, str, int]:
-    """Return what tells writes from others of their thread."""
+    """Return the key of writes within their thread."""
     return writes.address.checkpoint_ns, str(writes.address.checkpoint_id), sequence_of(writes.stamp)
 
 
 def replace_plain(thread: Thread, new: Replacement) -> None:
-    """Put sealed records in the place of those in plain text."""
+    """Replace plain-text records by encrypted ones."""
     for stamp, header in new.headers.items():
         record = thread.records.get(stamp)
         if record is not None and not record.entry.header.startswith(SEALED):
@@ -312,7 +312,7 @@ def replace_plain(thread: Thread, new: Replacement) -> None:
 
 
 def is_last(thread: Thread | None, stamp: Stamp) -> bool:
-    """Return whether, of the entries of a thread that are no ghosts, the one with this stamp was put last."""
+    """Return whether this is the stamp of a thread's newest entry, ghosts excluded."""
     records = thread.records.values() if thread else ()
     shown = [record.entry.stamp for record in records if not record.ghost]
     return stamp == max(shown, key=sequence_of, default=None)

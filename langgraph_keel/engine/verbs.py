@@ -1,6 +1,6 @@
-"""The verbs of a store as data: the names in their arguments and results. `engine.layers` builds layers from it.
+"""The names in arguments and results of verbs, as data for `engine.layers`.
 
-A new verb is a method of `Store` and a line here; a new argument is one more `SAME` in its line.
+A new verb needs a method of `Store` and a line here; a new argument needs one more `SAME` in its line.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any, TypeAlias
 from langgraph_keel.engine.names import NameMap
 
 Turn: TypeAlias = Callable[[NameMap, Any, Any], Any]
-"""Translates the names in an argument or a result. The third argument is the first one of the verb."""
+"""Translates names in an argument or result, given the verb's first argument."""
 
 _N = NameMap
 
 
 def SAME(_: NameMap, value: Any, __: Any) -> Any:  # noqa: N802
-    """Return a value without names as it is."""
+    """Return a value without names unchanged."""
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One verb.
+    """A verb.
 
     Attributes:
         takes: Translates the names in each argument. An argument that is `None` or omitted is not translated.

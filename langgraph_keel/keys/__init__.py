@@ -1,1 +1,1 @@
-"""Encryption of all that is stored: keys, how records are sealed, and the store that seals them."""
+"""Encryption of all stored data: keys, sealing, and the sealing store layer."""

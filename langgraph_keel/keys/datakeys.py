@@ -1,9 +1,9 @@
-"""The keys that seal records: one for each thread and one for shared records, and the keys that wrap them.
+"""The data keys of threads and of shared records, and the keys that wrap them.
 
 A master key wraps the key of the store (`storekey`), which wraps the keys of threads. Wrapped keys are in cells, the
-only ones that are not sealed. After a renewal of the store's key, a thread gets another key before its next record is
-sealed; earlier keys stay, wrapped by the new key of the store, and open what they have sealed. A copy of a thread has
-the keys of its source, too, and the source gets a new one.
+only cells that are not sealed. After a renewal of the store's key, a thread gets a new key before its next record is
+sealed. Its earlier keys stay, wrapped by the store's new key, to open the records they sealed. A copy of a thread also
+has the keys of its source, and the source gets a new key.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from langgraph_keel.keys.sealing import KEY_BYTES, Sealer, pack, place_of, unpac
 from langgraph_keel.keys.storekey import FIRST, StoreCell, parse_cell
 
 STORE = Shelf(None, "keyring")
-"""Holds the identity of the store, and the keys of tenants."""
+"""The shelf of the identity of the store, and of the keys of tenants."""
 KIND = "key"
-"""The kind of the cells of threads that hold their keys."""
+"""The kind of cells that contain the keys of a thread."""
 KEY = "data"
 _NO_CELL = Cell("", b"")
 _MOST = 10_000
-"""Threads whose keys are remembered."""
+"""Maximum number of threads whose keys are cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class DataKey:
     """A key that seals records."""
 
     id: bytes  # four bytes, in each record that it has sealed
-    origin: str | None  # its thread, as the records' places name it; `None` for shared records
+    origin: str | None  # the thread named in its records' places; `None` for shared records
     sealer: Sealer
     wrapped: bytes  # the key as it is stored
     wrapper: bytes = FIRST  # the name of the key of the store that wraps it
@@ -55,11 +55,11 @@ class DataKeys:
     """The keys of a thread, or of shared records."""
 
     keys: Mapping[bytes, DataKey]  # by their ids; the first one seals new records
-    cell: Cell = _NO_CELL  # of the thread, which holds them
+    cell: Cell = _NO_CELL  # the cell of the thread that contains them
 
     @property
     def current(self) -> DataKey:
-        """The key that seals what is new."""
+        """The key that seals new records."""
         return next(iter(self.keys.values()))
 
 
@@ -69,23 +69,23 @@ class _StoreKeys:
 
     store_id: str  # unique: records that are copied by hand do not open in another store
     id: bytes  # the name of its current key
-    wrappers: Mapping[bytes, Sealer]  # all keys that it has had, by their names
+    wrappers: Mapping[bytes, Sealer]  # the current and all earlier keys, by name
     shared: DataKeys
     names: Names | None = None  # `None` if names are not hidden
 
     @property
     def wrapper(self) -> Sealer:
-        """What wraps what is new."""
+        """The key that wraps new keys."""
         return self.wrappers[self.id]
 
     @property
     def marker(self) -> Sealer:
-        """What hides the marks that threads are found by: the first key of what threads share, whatever came later."""
+        """The key that hides the marks of threads: always the first shared key."""
         return [*self.shared.keys.values()][-1].sealer
 
 
 class KeyChest:
-    """Finds and makes the keys of one store, or of a tenant's (`root` has those of the threads of no tenant)."""
+    """Finds and creates the keys of a store; for a tenant, `root` is the root store's chest."""
 
     def __init__(
         self, store: Store[Any, Any], keyring: Keyring, tenant: str = "", root: KeyChest | None = None
@@ -102,50 +102,62 @@ class KeyChest:
 
     @property
     def current(self) -> str:
-        """The name of the master key that wraps what is new."""
+        """The name of the master key that wraps new keys."""
         return self._keyring.current.id
 
     @property
     def store_id(self) -> str:
-        """What tells this store from all others. Only after keys were found."""
+        """The unique id of this store. Known only after keys were found."""
         assert self._own is not None
         return self._own.store_id
 
     def forget(self, thread_id: str) -> None:
-        """Forget the keys of a thread: it is gone, or another one of this name has come."""
+        """Forget the keys of a thread that was deleted, or deleted and created again."""
         self._threads.pop(thread_id, None)
 
     def forget_all(self) -> None:
-        """Forget all keys: they are looked for again, and made anew if they are gone."""
+        """Forget all keys. They are read again, or created if they are gone."""
         self._own = None
         self._threads.clear()
 
     # -- finding -----------------------------------------------------------------------------------------------
 
     def shared(self) -> Plan[DataKeys]:
-        """Return the keys of what threads share. No trip, but for the first time: one, and one to make them."""
+        """Return the keys of shared records.
+
+        No trip, except the first time: one, and one to create them.
+        """
         return (yield from self._open_store()).shared
 
     def shared_of(self, ids: Collection[bytes]) -> Plan[DataKeys]:
-        """Return the keys of what threads share, to open records by keys of these names. One trip if one is new."""
+        """Return the keys of shared records, including those with these ids.
+
+        One trip if one is new.
+        """
         found = yield from self.shared()
         if set(ids) <= found.keys.keys():
             return found
         return (yield from self._look()).shared
 
     def shared_to_seal(self) -> Plan[DataKeys]:
-        """Return the keys of what threads share, to seal with. A trip if the store was not looked at for long."""
+        """Return the keys that seal shared records. One trip after `refresh` seconds."""
         own = yield from self._open_store_to_seal()
         if own.shared.current.since != own.id:
-            raise SealBroken("what threads share: an earlier key of it was put in the place of the current one")
+            raise SealBroken("shared records: the current key was replaced by an earlier one")
         return own.shared
 
     def marker(self) -> Plan[Sealer]:
-        """Return what hides the marks that threads are found by; it stays the same. Trips as for `shared`."""
+        """Return the key that hides the marks of threads, which never changes.
+
+        Trips as for `shared`.
+        """
         return (yield from self._open_store()).marker
 
     def names(self, to_write: bool) -> Plan[Names | None]:
-        """Return what hides names; `None` if they stand there as they are. Trips as for `shared`."""
+        """Return the `Names` that hide names; `None` if they are not hidden.
+
+        Trips as for `shared`.
+        """
         if self._own is None and not to_write:
             if (cell := (yield from self._read_cell())) is None:
                 return self._no_names
@@ -153,7 +165,10 @@ class KeyChest:
         return (yield from self._open_store()).names
 
     def find(self, thread_id: str) -> Plan[DataKeys | None]:
-        """Return the keys of a thread; `None` if it has none. No trip if they are known; one if not."""
+        """Return the keys of a thread; `None` if it has none.
+
+        One trip if they are not cached.
+        """
         if (known := self._threads.get(thread_id)) is not None:
             return known
         yield from self._open_store()
@@ -161,7 +176,10 @@ class KeyChest:
         return (yield from self._learn(thread_id, cells[KEY])) if KEY in cells else None
 
     def find_to_seal(self, thread_id: str) -> Plan[DataKeys | None]:
-        """Return the keys of a thread, its current one as new as the store's. Up to three trips more than `find`."""
+        """Return the keys of a thread, renewed if the store's are.
+
+        Up to three trips more than `find`.
+        """
         yield from self._open_store_to_seal()
         found = yield from self.find(thread_id)
         if found is None or self._is_renewed(found.current):
@@ -169,20 +187,23 @@ class KeyChest:
         return (yield from self.renew_thread(thread_id))[0]
 
     def make(self, thread_id: str) -> Plan[DataKeys]:
-        """Return the keys of a thread to seal with, made if it has none. No trip if they are known; two if made."""
+        """Return the keys that seal a thread's records, created if needed.
+
+        No trip if cached; two to create.
+        """
         while (found := (yield from self.find_to_seal(thread_id))) is None:
             own = yield from self._open_store()
             yield from self._swap(thread_id, None, [_new_key(own, thread_id)])
         return found
 
     def keep(self, thread_id: str) -> Plan[None]:
-        """See that a thread has the keys that it was just put with: it may have been deleted in between. One trip."""
+        """Store a thread's keys again if it was deleted during its first write. One trip."""
         keys = self._threads.get(thread_id)
         if keys is not None:
             yield from self._store.swap_cell(Shelf(thread_id, KIND), KEY, None, keys.cell)
 
     def adopt(self, source: str, target: str) -> Plan[tuple[DataKeys | None, DataKeys | None]]:
-        """Give a thread the keys of another one, before it gets its records. Up to four trips."""
+        """Copy the keys of one thread to another, before its records. Up to four trips."""
         found = yield from self.find_to_seal(source)
         before = yield from self.find_to_seal(target)
         if found is None:
@@ -201,7 +222,10 @@ class KeyChest:
             held = swapped
 
     def advance(self, thread_id: str) -> Plan[None]:
-        """Give a thread another key for new records: a copy has the earlier ones. Four trips, or more."""
+        """Give a thread a new key for new records, as a copy has its earlier ones.
+
+        Four trips, or more.
+        """
         while (found := (yield from self.find(thread_id))) is not None:
             own = yield from self._open_store()
             cell = _cell_of([_new_key(own, thread_id), *found.keys.values()], thread_id)
@@ -212,7 +236,7 @@ class KeyChest:
                 return
 
     def restore(self, thread_id: str, before: DataKeys | None) -> Plan[None]:
-        """Take the keys of another thread from one again that did not get its records. At most one trip."""
+        """Undo `adopt` if the records were not copied. At most one trip."""
         now = self._threads.get(thread_id)
         if now is not None and now is not before:
             self.forget(thread_id)
@@ -221,17 +245,17 @@ class KeyChest:
             )
 
     def _swap(self, thread_id: str, expected: str | None, keys: Sequence[DataKey]) -> Plan[DataKeys]:
-        """Store the keys of a thread; return what stands there now, which somebody else may have made."""
+        """Store a thread's keys, and return the stored ones, maybe of another process."""
         cell, shelf = _cell_of(keys, thread_id), Shelf(thread_id, KIND)
         swapped = yield from self._store.swap_cell(shelf, KEY, expected, cell)
         check_swapped(expected, swapped, f"thread {thread_id!r}: its keys")
         held = cell if swapped.done else swapped.cell
-        if held is None:  # somebody has deleted the thread
+        if held is None:  # the thread was deleted
             return (yield from self._swap(thread_id, None, keys))
         return (yield from self._learn(thread_id, held))
 
     def _learn(self, thread_id: str, cell: Cell) -> Plan[DataKeys]:
-        """Return the keys in a cell, and remember them. One trip if a key of the store that is not known wraps one."""
+        """Return the keys in a cell, and cache them. One trip if one is wrapped by an unknown key of the store."""
         own, parts = (yield from self._open_store()), _parse_keys(unpack(open_frame(cell.header)), thread_id)
         if not {wrapper for _, _, _, wrapper, _ in parts} <= own.wrappers.keys():
             own = yield from self._look()
@@ -244,11 +268,14 @@ class KeyChest:
     # -- the master key ------------------------------------------------------------------------------------------
 
     def read_master(self) -> Plan[str | None]:
-        """Return the name of the master key that the store needs; `None` if nothing is sealed yet. One trip."""
+        """Return the name of the needed master key; `None` if nothing is sealed. One trip."""
         return (yield from self.try_master())[0]
 
     def try_master(self) -> Plan[tuple[str | None, str]]:
-        """Return the same as `read_master`, and why the keyring does not open the store; empty if it does. One trip."""
+        """Return `read_master`, and why the keyring does not open the store, or "".
+
+        One trip.
+        """
         if (cell := (yield from self._read_cell())) is None:
             return None, ""
         stored = parse_cell(cell)
@@ -260,8 +287,11 @@ class KeyChest:
         return stored.master_id, ""
 
     def accepts_plain(self) -> Plan[bool]:
-        """Return whether records in plain text are read: in a migration that has not ended. At most one trip."""
-        # It is read each time: a saver that is open must know at once that a migration has ended.
+        """Return whether plain text is read, that is until a migration ends.
+
+        At most one trip.
+        """
+        # It is read each time, because an open saver must notice immediately that a migration has ended.
         return self._keyring.migrate and not (yield from self.is_migrated())
 
     def is_migrated(self) -> Plan[bool]:
@@ -273,7 +303,10 @@ class KeyChest:
         return stored.is_ended(self._take(stored).wrappers[stored.id])
 
     def end_migration(self, *, is_ended: bool = True) -> Plan[None]:
-        """Note that nothing stands in the store in plain text any more, or that it may again. Two trips."""
+        """Record that the store contains no more plain text, or that it may again.
+
+        Two trips.
+        """
         yield from self._open_store()
 
         def end(stored: StoreCell, own: _StoreKeys) -> StoreCell | None:
@@ -283,7 +316,7 @@ class KeyChest:
         yield from self._change(end)
 
     def rotate(self) -> Plan[tuple[str | None, str]]:
-        """Wrap the key of the store with the current master key; return the names of the former one and of it."""
+        """Wrap the store's key with the current master key; return both names, the former first."""
         current = self._keyring.current
 
         def wrap(stored: StoreCell, own: _StoreKeys) -> StoreCell | None:
@@ -292,10 +325,13 @@ class KeyChest:
         before = yield from self._change(wrap)
         return None if before is None else before.master_id, current.id
 
-    # -- another key of the store --------------------------------------------------------------------------------
+    # -- renewing the store's key --------------------------------------------------------------------------------
 
     def begin_renewal(self) -> Plan[bytes | None]:
-        """Give the store a new key, and shared records another one. Two trips; one if that was done already."""
+        """Give the store and the shared records a new key.
+
+        Two trips; one if that was done already.
+        """
         current = self._keyring.current
 
         def renew(stored: StoreCell, own: _StoreKeys) -> StoreCell | None:
@@ -311,7 +347,10 @@ class KeyChest:
         return (yield from self._look()).id
 
     def renew_thread(self, thread_id: str) -> Plan[tuple[DataKeys | None, bool]]:
-        """Wrap the keys of a thread by the store's key, and give it a new one if its key is older. Two trips."""
+        """Wrap a thread's keys with the store's key, and renew its key if older.
+
+        Two trips.
+        """
         while True:
             cell: Cell | None = (yield from self._store.read_cells(Shelf(thread_id, KIND), [KEY])).get(KEY)
             if cell is None:
@@ -331,7 +370,7 @@ class KeyChest:
                 return (yield from self._learn(thread_id, renewed)), True
 
     def end_renewal(self, id: bytes) -> Plan[None]:
-        """Note that all keys of threads are wrapped by the store's key of that name. Two trips."""
+        """Record that the store's key of that name wraps all keys of threads. Two trips."""
 
         def end(stored: StoreCell, own: _StoreKeys) -> StoreCell | None:
             if stored.id != id or not stored.is_renewing:
@@ -343,26 +382,26 @@ class KeyChest:
     def _is_renewed(self, key: DataKey) -> bool:
         return self._own is not None and key.since == self._own.id
 
-    # -- the store's own ---------------------------------------------------------------------------------------
+    # -- the store's keys --------------------------------------------------------------------------------------
 
     def _open_store(self) -> Plan[_StoreKeys]:
-        """Return the keys of the store. No trip, but for the first time: one, and one to make them."""
+        """Return the keys of the store. No trip, except the first time: one, and one to create them."""
         return self._own or (yield from self._look())
 
     def _open_store_to_seal(self) -> Plan[_StoreKeys]:
-        """Return the keys that the store had at most `refresh` seconds ago. One trip if it was not looked at since."""
+        """Return the keys of the store, read again after `refresh` seconds. One trip in that case."""
         if self._own is None or monotonic() - self._looked >= self._keyring.refresh:
             return (yield from self._look())
         return self._own
 
     def _look(self) -> Plan[_StoreKeys]:
-        """Return the keys that the store has now, made if it has none. One trip, and one to make them."""
+        """Read the keys of the store, or create them. One trip, and one to create them."""
         began = monotonic()
         cell = yield from self._read_cell()
         if cell is None:
             if self._root is not None:
-                # A saver without keys sees by them that the store is encrypted, also for tenants that are yet to come.
-                with suppress(AccessDenied):  # a role of one tenant may not write what the others share
+                # They show savers without keys that the store is encrypted, also for future tenants.
+                with suppress(AccessDenied):  # a tenant's role may not write shared records
                     yield from self._root.shared()
             key = Sealer(token_bytes(KEY_BYTES))
             stored = StoreCell(token_hex(16), self._tenant, "", b"", ())
@@ -376,38 +415,38 @@ class KeyChest:
         assert cell is not None
         own = self._take(parse_cell(cell))
         if self._token not in (None, cell.token):
-            self._threads.clear()  # one of them may have another key: it was copied
+            self._threads.clear()  # a thread that was copied has a new key
         self._token = cell.token
-        self._looked = began  # not when the reply came: it may have been renewed while that was on its way
+        self._looked = began  # not the time of the reply: a renewal may have happened in between
         return own
 
     def _read_cell(self) -> Plan[Cell | None]:
         return (yield from self._store.read_cells(STORE, [KEY])).get(KEY)
 
     def _take(self, stored: StoreCell) -> _StoreKeys:
-        """Return the keys of the store, and remember them, unless later ones are known: a reply may come late."""
+        """Return the keys of the store, cached unless newer keys are, as replies may be late."""
         if stored.tenant != self._tenant:
             raise SealBroken(
-                f"the keys of {_store_of(stored.tenant)} are in the place of those of {_store_of(self._tenant)}: "
-                "records of one tenant were moved to another one in the database. Restore both from a backup"
+                f"the keys of {_store_of(stored.tenant)} are stored in place of those of {_store_of(self._tenant)}: "
+                "records of one tenant were moved to another in the database. Restore both from a backup"
             )
         own = self._own
-        if own is not None and own.store_id != stored.store_id:  # the store was emptied, and has begun anew
+        if own is not None and own.store_id != stored.store_id:  # the store was emptied and created again
             self.forget_all()
             own = None
         hides = self._keyring.hide_names
         if hides is not None and hides is not bool(stored.names):
             raise InvalidInput(
-                f"the store {'hides' if stored.names else 'does not hide'} names, and the keyring says "
-                f"hide_names={hides}: open it with Keyring(..., hide_names={not hides}). What it is it became when it "
-                "was first written to, and stays"
+                f"the store {'hides' if stored.names else 'does not hide'} names, but the keyring has "
+                f"hide_names={hides}: open it with Keyring(..., hide_names={not hides}). This is fixed by the first "
+                "write to a store"
             )
         if own is None or stored.id not in own.wrappers:
             self._own = own = _keys_in(stored, stored.unwrap(self._keyring))
         return own
 
     def _change(self, change: Callable[[StoreCell, _StoreKeys], StoreCell | None]) -> Plan[StoreCell | None]:
-        """Change what the cell of the store holds; return what it held before. Two trips; one if nothing changes."""
+        """Change the content of the store's cell; return the former content. Two trips; one if nothing changes."""
         while (cell := (yield from self._read_cell())) is not None:
             stored = parse_cell(cell)
             if (new := change(stored, _keys_in(stored, self._take(stored).wrappers[stored.id]))) is None:
@@ -418,26 +457,26 @@ class KeyChest:
 
 
 def _keys_in(stored: StoreCell, key: Sealer) -> _StoreKeys:
-    """Return the keys in the cell of a store, by its key."""
+    """Return the keys in a store's cell, opened with the store's key."""
     wrappers = stored.open_earlier(key)
     shared = _open_keys(_parse_keys(stored.shared, None), wrappers, stored.store_id, None, _NO_CELL)
     return _StoreKeys(stored.store_id, stored.id, wrappers, shared, stored.open_names(key))
 
 
 def _new_key(own: _StoreKeys, thread_id: str | None) -> DataKey:
-    """Return a new data key of a thread, or of what threads share."""
+    """Return a new data key of a thread, or of shared records."""
     key = DataKey(token_bytes(4), thread_id, Sealer(token_bytes(KEY_BYTES)), b"", since=own.id)
     return _wrap_key(own, key, thread_id)
 
 
 def _wrap_key(own: _StoreKeys, key: DataKey, thread_id: str | None) -> DataKey:
-    """Return a data key, wrapped by the key of the store, for the cell of a thread."""
+    """Return a data key wrapped by the store's key."""
     context = _context(own.store_id, thread_id, key.origin, key.id, key.since)
     return replace(key, wrapped=own.wrapper.seal(key.sealer.secret, context), wrapper=own.id)
 
 
 def _parts_of(keys: Sequence[DataKey]) -> list[list[Any]]:
-    """Return keys as they are stored: of those that the first key of a store wraps it is not said."""
+    """Return the stored form of keys, without the wrapper if it is `FIRST`."""
     return [
         [key.id, key.origin, key.wrapped, *([] if key.wrapper == FIRST else [key.wrapper, key.since])] for key in keys
     ]
@@ -448,14 +487,14 @@ def _cell_of(keys: Sequence[DataKey], thread_id: str) -> Cell:
 
 
 def _parse_keys(parts: Any, thread_id: str | None) -> list[tuple[bytes, Any, bytes, bytes, bytes]]:
-    """Return the parts of keys: the id, the origin, the wrapped key, its wrapper, and since when it is there."""
+    """Return the parts of keys: id, origin, wrapped key, wrapper, and `since`."""
     try:
         found = [(*part, FIRST, FIRST) if len(part) == 3 else tuple(part) for part in parts]
         kinds = {tuple(type(part) for part in (id, *rest)) for id, _, *rest in found}
     except (ValueError, TypeError) as error:
-        raise CorruptStore(f"{_whose(thread_id)}: its keys do not decode: {error}") from None
+        raise CorruptStore(f"{_whose(thread_id)}: its keys cannot be decoded: {error}") from None
     if kinds != {(bytes,) * 4}:
-        raise CorruptStore(f"{_whose(thread_id)}: {'its keys are none' if kinds else 'it has no key'}")
+        raise CorruptStore(f"{_whose(thread_id)}: {'its keys have an unexpected format' if kinds else 'it has no key'}")
     return found
 
 
@@ -466,16 +505,16 @@ def _open_keys(
     thread_id: str | None,
     cell: Cell,
 ) -> DataKeys:
-    """Return the keys of a thread, or of what threads share."""
+    """Open the keys of a thread, or of shared records."""
     keys, names = {}, [*wrappers]
     for id, origin, wrapped, wrapper, since in parts:
         try:
-            # Whoever has an earlier key of the store could wrap a key with it, and say that it is a new one.
+            # Otherwise an attacker with an earlier key of the store could pass off its own key as a new one.
             if wrapper not in names or since not in names[names.index(wrapper) :]:
-                raise SealBroken("it is wrapped by a key that the store had not at that time")
+                raise SealBroken("it is wrapped by a key that the store did not have at that time")
             secret = wrappers[wrapper].open(wrapped, _context(store_id, thread_id, origin, id, since))
         except SealBroken as error:
-            raise SealBroken(f"{_whose(thread_id)}: a key of it is not sealed as it was: {error}") from None
+            raise SealBroken(f"{_whose(thread_id)}: one of its keys was tampered with: {error}") from None
         keys[id] = DataKey(id, origin, Sealer(secret), wrapped, wrapper, since)
     return DataKeys(keys, cell)
 
@@ -485,8 +524,8 @@ def _context(store_id: str, thread_id: str | None, origin: str | None, id: bytes
 
 
 def _store_of(tenant: str) -> str:
-    return f"tenant {tenant!r}" if tenant else "the threads of no tenant"
+    return f"tenant {tenant!r}" if tenant else "the store without a tenant"
 
 
 def _whose(thread_id: str | None) -> str:
-    return "what threads share" if thread_id is None else f"thread {thread_id!r}"
+    return "shared records" if thread_id is None else f"thread {thread_id!r}"

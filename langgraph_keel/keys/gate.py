@@ -1,4 +1,4 @@
-"""The check that a saver without keys makes before its first request: it refuses a store that is encrypted."""
+"""The check that refuses an encrypted store to savers without keys."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Gate:
         self._passed: set[str] = set()
 
     def drivers(self, tenant: str) -> tuple[Driver[Any, Any], AsyncDriver[Any, Any]]:
-        """Return the drivers for the threads of a tenant; the empty name is that of no tenant."""
+        """Return the drivers for a tenant's threads; the empty name means no tenant."""
         driver, async_driver = self._drivers
-        if tenant in self._passed:  # views of tenants are made again and again
+        if tenant in self._passed:  # tenant views are created often
             return driver, async_driver
         return GatedDriver(driver, lambda: self._check(tenant)), AsyncGatedDriver(
             async_driver, lambda: self._check(tenant)
         )
 
     def _check(self, tenant: str) -> Plan[None]:
-        if tenant in self._passed:  # by the driver of the other face
+        if tenant in self._passed:  # by the other driver, sync or async
             return
         for store in (self._store, *([self._store.of_tenant(tenant)] if tenant else [])):
-            with suppress(AccessDenied):  # a role of one tenant may not look at what the others share
+            with suppress(AccessDenied):  # a tenant's role may not read shared records
                 if KEY in (yield from store.read_cells(STORE, [KEY])):
                     raise KeyMissing(_REFUSED)
         self._passed.add(tenant)

@@ -1,6 +1,7 @@
-"""Master keys: where they come from, and how they wrap other keys: that of the store, and those of tenants.
+"""Master keys: loading them, and wrapping the keys of the store and of tenants.
 
-So `rotate` rewrites a few small records, and a key management service is asked once for each tenant and process.
+A master key wraps only those keys. So `rotate` rewrites a few small records, and a key management service is called
+once for each tenant and process.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 @publish
 @runtime_checkable
 class MasterKey(Protocol):
-    """A key that wraps other keys: one of this process (`LocalKey`), or of a key management service."""
+    """A key that wraps other keys: local (`LocalKey`), or in a key management service."""
 
     @property
     def id(self) -> str:
-        """Its name, which stands beside what it has wrapped: 1 to 64 letters, digits, `.`, `_` and `-`."""
+        """Its name, stored with each wrapped key: 1 to 64 letters, digits, `.`, `_`, `-`."""
 
     def wrap(self, key: bytes, context: bytes) -> bytes:
-        """Return a key of 32 bytes so that only `unwrap` with the same context gives it back."""
+        """Encrypt a 32-byte key, so that only `unwrap` with the same context recovers it."""
 
     def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
-        """Return what `wrap` was given. Any exception says that it cannot."""
+        """Return the key that was passed to `wrap`. Any exception counts as a failure."""
 
 
 @publish
 class LocalKey:
-    """A master key that this process holds itself: AES-256-GCM.
+    """A master key held by this process, for AES-256-GCM.
 
     Args:
         id: Its name.
         secret: 32 random bytes.
 
     Raises:
-        InvalidInput: One of them cannot be that. The error never shows the secret.
+        InvalidInput: If an argument is invalid. The error never shows the secret.
     """
 
     __slots__ = ("_id", "_sealer")
@@ -57,7 +58,7 @@ class LocalKey:
             size = f"{len(secret)} bytes" if isinstance(secret, bytes) else f"a {type(secret).__name__}"
             raise InvalidInput(f"the secret of key {id!r} must be {KEY_BYTES} bytes, not {size}: see `keel keys new`")
         if len(set(secret)) < 4:
-            raise InvalidInput(f"the secret of key {id!r} is no random one: `keel keys new` makes one")
+            raise InvalidInput(f"the secret of key {id!r} is not random: `keel keys new` makes one")
         self._sealer = Sealer(secret)
 
     @property
@@ -74,28 +75,27 @@ class LocalKey:
         return self._sealer.open(wrapped, context)
 
     def __repr__(self) -> str:
-        """Show its name, and nothing of the secret."""
+        """Show its name, never the secret."""
         return f"<LocalKey {self._id}>"
 
 
 @publish
 class Keyring:
-    """The master keys of a saver: the first one wraps what is new, the others open what was wrapped with them.
+    """The master keys of a saver: the first wraps, and all unwrap.
 
     Args:
         keys: The keys, the current one first.
-        migrate: Whether what stands in the store in plain text is read, until `saver.keys.migrate()` has sealed all of
-            it. What is written is sealed in any case.
-        refresh: How many seconds a saver goes on to seal with the keys that it knows before it looks, with one round
-            trip, whether `saver.keys.renew()` has made others.
-        hide_names: Whether names of channels, namespaces and tasks are hidden, too. A store is what it was when it was
-            first written to: a keyring that says something else is refused. `None` takes it as it is, and hides none
-            in a new one.
+        migrate: Whether to read plain text until `saver.keys.migrate()` has sealed all of it. New records are always
+            sealed.
+        refresh: Seconds for which a saver seals with the keys it knows. Then it checks, with one round trip, whether
+            `saver.keys.renew()` has made new ones.
+        hide_names: Whether to hide the names of channels, namespaces and tasks, too. This is fixed by the first write
+            to a store, and a keyring that contradicts the store is refused. `None` adapts to the store, and does not
+            hide names in a new one.
 
     Raises:
-        InvalidInput: There is none, two have one name, `migrate` is neither `True` nor `False`, `refresh` is no number
-            of seconds, `hide_names` is something else, or comes with `migrate`: what stands there in plain text has its
-            names in the clear.
+        InvalidInput: If there is no key, two keys have the same name, or an option has a wrong type or value; or if
+            `hide_names` is combined with `migrate`, as plain-text records have their names in the clear.
     """
 
     __slots__ = ("_hide_names", "_keys", "_migrate", "_refresh")
@@ -111,8 +111,8 @@ class Keyring:
             raise InvalidInput(f"hide_names must be True, False or None, not {hide_names!r:.80}")
         if hide_names and migrate:
             raise InvalidInput(
-                "migrate=True and hide_names=True do not go together: what stands in plain text is sealed where it is, "
-                "under its name. Put it into a new store"
+                "migrate=True and hide_names=True cannot be combined: a migration seals records in place, under their "
+                "names. Copy them into a new store instead"
             )
         self._migrate = migrate
         self._refresh = refresh
@@ -121,7 +121,7 @@ class Keyring:
             raise InvalidInput("a Keyring takes keys, the current one first: Keyring(LocalKey(id, secret), ...)")
         self._keys: Mapping[str, MasterKey] = {check_id(key.id): key for key in keys}
         if len(self._keys) != len(keys):
-            raise InvalidInput(f"two keys of a keyring have one name: {', '.join(key.id for key in keys)}")
+            raise InvalidInput(f"two keys of a keyring have the same name: {', '.join(key.id for key in keys)}")
 
     @property
     def migrate(self) -> bool:
@@ -130,17 +130,17 @@ class Keyring:
 
     @property
     def refresh(self) -> float:
-        """How many seconds a saver seals with the keys that it knows before it looks for others."""
+        """Seconds for which a saver uses known keys before it looks for new ones."""
         return self._refresh
 
     @property
     def hide_names(self) -> bool | None:
-        """Whether names are hidden; `None` if the store says."""
+        """Whether names are hidden; `None` if this depends on the store."""
         return self._hide_names
 
     @property
     def current(self) -> MasterKey:
-        """The key that wraps what is new."""
+        """The key that wraps new keys."""
         return next(iter(self._keys.values()))
 
     @property
@@ -152,7 +152,7 @@ class Keyring:
         """Return a key by its name.
 
         Raises:
-            KeyMissing: It is not here.
+            KeyMissing: If the keyring does not contain it.
         """
         if id not in self._keys:
             raise KeyMissing(
@@ -170,7 +170,9 @@ class Keyring:
         refresh: float = 60,
         hide_names: bool | None = False,
     ) -> Keyring:
-        """Return the keyring in a variable of the environment: `id:secret`, separated by commas or white space.
+        """Return the keyring in an environment variable.
+
+        The variable contains keys as `id:secret`, separated by commas or white space.
 
         Args:
             name: The variable's name.
@@ -179,10 +181,10 @@ class Keyring:
             hide_names: As for `Keyring`.
 
         Raises:
-            InvalidInput: It is not set, or does not hold keys. The error does not show what it holds.
+            InvalidInput: If the variable is not set or does not contain keys. The error does not show its content.
         """
         if not (text := os.environ.get(name, "").strip()):
-            raise InvalidInput(f"the environment has no {name}: set it to what `keel keys new` prints")
+            raise InvalidInput(f"the environment variable {name} is not set: set it to the output of `keel keys new`")
         return cls(*parse_keys(text, f"the variable {name}"), migrate=migrate, refresh=refresh, hide_names=hide_names)
 
     @classmethod
@@ -194,7 +196,9 @@ class Keyring:
         refresh: float = 60,
         hide_names: bool | None = False,
     ) -> Keyring:
-        """Return the keyring in a file, as `from_env`; lines that begin with `#` are comments.
+        """Return the keyring in a file, in the format of `from_env`.
+
+        Lines that begin with `#` are comments.
 
         Args:
             path: The file.
@@ -203,26 +207,26 @@ class Keyring:
             hide_names: As for `Keyring`.
 
         Raises:
-            InvalidInput: It cannot be read, does not hold keys, or others than its owner may read or change it.
+            InvalidInput: If the file cannot be read, contains no keys, or is accessible to users other than its owner.
         """
         try:
             with open(path, encoding="utf-8") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                 if os.name == "posix" and mode & 0o077:
                     raise InvalidInput(
-                        f"the key file {os.fspath(path)!r} may be read or changed by others than its owner (mode "
-                        f"{mode:04o}): chmod 600 it, and think about who has read it"
+                        f"the key file {os.fspath(path)!r} may be read or changed by other users than its owner (mode "
+                        f"{mode:04o}): chmod 600 it, and consider whether another user has read the keys"
                     )
                 lines = file.read().splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it holds no text"
+            why = error.strerror if isinstance(error, OSError) else "it is not a text file"
             raise InvalidInput(f"the key file {os.fspath(path)!r} cannot be read: {why}") from None
         text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
         keys = parse_keys(text, f"the key file {os.fspath(path)!r}")
         return cls(*keys, migrate=migrate, refresh=refresh, hide_names=hide_names)
 
     def __repr__(self) -> str:
-        """Show the names of the keys, and nothing of the secrets."""
+        """Show the names of the keys, never the secrets."""
         return f"<Keyring {', '.join(self._keys)}>"
 
 
@@ -230,7 +234,7 @@ def parse_keys(text: str, where: str) -> list[LocalKey]:
     """Return the keys in a text."""
     parts = [part for part in re.split(r"[\s,]+", text) if part]
     if not parts:
-        raise InvalidInput(f"{where} holds no key: `keel keys new` prints one")
+        raise InvalidInput(f"{where} contains no key: `keel keys new` prints one")
     keys = []
     for nth, part in enumerate(parts, 1):
         id, colon, secret = part.partition(":")
@@ -240,20 +244,20 @@ def parse_keys(text: str, where: str) -> list[LocalKey]:
             decoded = b""
         if not colon or not _ID.fullmatch(id) or len(decoded) != KEY_BYTES:
             raise InvalidInput(
-                f"key {nth} of {where} is none: it takes id:secret, with a secret of {KEY_BYTES} bytes in base64, "
-                "which is 44 characters. Was it cut off?"
+                f"key {nth} of {where} is not valid: the format is id:secret, with a secret of {KEY_BYTES} bytes in "
+                "base64, which is 44 characters. Was it truncated?"
             )
         keys.append(LocalKey(id, decoded))
     return keys
 
 
 def new_key(id: str) -> str:
-    """Return a new key as `Keyring.from_env` and `from_file` read it."""
+    """Return a new key in the format of `Keyring.from_env` and `from_file`."""
     return f"{check_id(id)}:{b64encode(token_bytes(KEY_BYTES)).decode()}"
 
 
 def check_id(id: object) -> str:
-    """Return the name of a master key."""
+    """Return a master key's name if it is valid."""
     if not isinstance(id, str) or not _ID.fullmatch(id):
         raise InvalidInput(f"{id!r:.80} cannot name a key: use 1 to 64 letters, digits, '.', '_' and '-'")
     return id

@@ -1,4 +1,4 @@
-"""`saver.keys`: rotation and renewal of keys, and the migration of a store in plain text."""
+"""`saver.keys`: rotation and renewal of keys, and migration of plain-text stores."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class MasterKeys(NamedTuple):
     """The master keys of a store.
 
     Attributes:
-        needed: The name of the key that the store needs now; `None` if nothing is sealed yet.
-        current: The name of the one that the keyring wraps with.
-        fault: Why the keyring does not open the store; empty if it does.
+        needed: Name of the key that the store needs now; `None` if nothing is sealed yet.
+        current: Name of the key that the keyring wraps with.
+        fault: Reason why the keyring does not open the store; empty if it does.
     """
 
     needed: str | None
@@ -37,15 +37,15 @@ class MasterKeys(NamedTuple):
 
     @property
     def is_current(self) -> bool:
-        """Whether the other keys of the keyring are not needed any more."""
+        """Whether the other keys of the keyring are no longer needed."""
         return self.needed in (None, self.current) and not self.fault
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return a dict of plain data."""
         return {**self._asdict(), "is_current": self.is_current}
 
     def __str__(self) -> str:
-        """Say it in words."""
+        """Describe the result in words."""
         if self.fault:
             return f"this keyring does not open the store: {self.fault}"
         if self.needed is None:
@@ -56,17 +56,17 @@ class MasterKeys(NamedTuple):
 
 
 Progress: TypeAlias = Callable[[int, int | None], object]
-"""Is called with how many threads were looked at, and of how many."""
+"""Callback that receives the number of threads read so far and their total."""
 
 
 @publish
 class Renewed(NamedTuple):
-    """What a renewal of keys has done.
+    """Result of a renewal of keys.
 
     Attributes:
-        threads: How many threads have got another key.
-        failed: Threads whose keys cannot be read, and why: they are left as they are.
-        master: The name of the master key that wraps the new key of the store; `None` if nothing is sealed yet.
+        threads: Number of threads with a new key.
+        failed: Threads whose keys cannot be read, and the reason. They are not changed.
+        master: Name of the master key that wraps the store's new key; `None` if nothing is sealed yet.
     """
 
     threads: int
@@ -74,27 +74,27 @@ class Renewed(NamedTuple):
     master: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return a dict of plain data."""
         return {**self._asdict(), "failed": dict(self.failed)}
 
     def __str__(self) -> str:
-        """Say it in words."""
+        """Describe the result in words."""
         if self.master is None:
-            return "nothing is sealed yet: there are no keys"
-        failed = f"; of {len(self.failed):,} the keys cannot be read, and are left as they are" if self.failed else ""
+            return "nothing is sealed yet: the store has no keys"
+        failed = f"; the keys of {len(self.failed):,} cannot be read and were not changed" if self.failed else ""
         threads = count_of(self.threads, "thread")
         return f"the store and {threads} have another key, wrapped with {self.master!r}{failed}"
 
 
 @publish
 class Migrated(NamedTuple):
-    """What a migration has done.
+    """Result of a migration.
 
     Attributes:
-        threads: In how many threads something stood in plain text.
-        records: How many records were sealed: checkpoints, rows of values, writes, and those beside the checkpoints.
-        failed: Threads that cannot be read, and why; of what all threads share, by the empty name.
-        is_done: Whether nothing stands in the store in plain text any more, so that plain text is refused from now on.
+        threads: Number of threads that contained plain text.
+        records: Number of records sealed: checkpoints, rows of values, writes, and cells.
+        failed: Threads that cannot be read, and the reason. The empty name is for shared records.
+        is_done: Whether the store contains no more plain text. From then on plain text is refused.
     """
 
     threads: int
@@ -103,36 +103,36 @@ class Migrated(NamedTuple):
     is_done: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return a dict of plain data."""
         return {**self._asdict(), "failed": dict(self.failed)}
 
     def __str__(self) -> str:
-        """Say it in words."""
+        """Describe the result in words."""
         done = f"{count_of(self.records, 'record')} sealed, in {count_of(self.threads, 'thread')}"
         if self.is_done:
             return f"{done}: nothing stands there in plain text any more"
-        return f"{done}; of {count_of(len(self.failed), 'thread')} something cannot be read, and is left as it is"
+        return f"{done}; records in {count_of(len(self.failed), 'thread')} cannot be read and were not sealed"
 
 
 def _sum_up(found: Sequence[MasterKeys]) -> MasterKeys:
-    """Return one for all: one that does not open, or one that is behind, or one that has a key at all."""
+    """Return the most urgent result: with a fault, else not current, else with a key."""
     if faulty := next((each for each in found if each.fault), None):
         return faulty
     return next((each for each in found if not each.is_current), max(found, key=lambda each: each.needed is not None))
 
 
 class KeyMethods(Component):
-    """`saver.keys`: the keys of a store that is encrypted (`encryption=Keyring(...)`)."""
+    """`saver.keys`: the keys of an encrypted store (`encryption=Keyring(...)`)."""
 
     def _list(self) -> Plan[MasterKeys]:
-        """Return which master key the store needs, and which one is the current one.
+        """Return which master key the store needs, and which key is current.
 
-        The keys are tried: `fault` says why they do not open the store. Two round trips, and one for each tenant; of a
-        tenant's saver one. If several keys are needed, the answer is one that does not open its part of the store, or
-        else one that is not the current one.
+        The keys are tried: if they do not open the store, `fault` gives the reason. It takes two round trips, and one
+        for each tenant; a tenant's saver takes one. If the store and its tenants need different keys, the result is a
+        key that does not open its part, or else a key that is not current.
 
         Raises:
-            InvalidInput: The saver has no keyring.
+            InvalidInput: If the saver has no keyring.
         """
         found: list[MasterKeys] = []
         for store in (yield from self._stores()):
@@ -143,16 +143,16 @@ class KeyMethods(Component):
     list, alist = faces(_list)
 
     def _rotate(self) -> Plan[MasterKeys]:
-        """Make the first key of the keyring the master key of the store, and of all tenants; return what it was.
+        """Make the keyring's first key the master key of all; return the former one.
 
-        Three round trips, whatever the store holds, as what the master key wraps is one small record; and two for each
-        tenant. A tenant's own saver does it for that tenant, in two. Cut off, it is done again. Whoever has the store
-        open goes on. Whoever opens it needs the new key, and nobody the old one; but who has had it, and a copy of the
-        store of that time, has the key of the store: he can read that copy, and later ones, until `renew`.
+        The master key wraps one small record, so a rotation takes three round trips for a store of any size, and two
+        for each tenant. A tenant's saver rotates that tenant's key, in two. An interrupted rotation can be repeated.
+        Savers that have the store open continue; savers that open it later need only the new key. An attacker with the
+        old key and a copy of the store has the store's key, and can read that copy and later ones until `renew`.
 
         Raises:
-            InvalidInput: The saver has no keyring.
-            KeyMissing: The keyring has not the key that the store needs now.
+            InvalidInput: If the saver has no keyring.
+            KeyMissing: If the keyring does not have the key that the store needs now.
         """
         found: list[MasterKeys] = []
         for store in (yield from self._stores()):
@@ -162,33 +162,34 @@ class KeyMethods(Component):
     rotate, arotate = faces(_rotate)
 
     def _renew(self, *, on_progress: Progress | None = None) -> Plan[Renewed]:
-        """Give the store, all tenants and all threads other keys for what is written from now on; others go on.
+        """Give the store, all tenants and all threads new keys for later writes.
 
-        The new key of the store is wrapped with the first key of the keyring, so nobody needs the master key of before.
-        It wraps the keys of threads and of what they share, and each gets another one, which seals what is new. What is
-        there stays as it is sealed, and is read with the key that has sealed it.
+        Runs continue.
 
-        So who had the master key of before and a copy of the store reads in a later copy what was sealed with the keys
-        that his has: records of before the renewal. He reads nothing that is sealed from `Keyring.refresh` seconds
-        after it has ended on (60 by default; those of the keyrings of all programs that have the store open). But
-        names stand in the clear as before, or their key stays the same if they are hidden, and the hashes by which
-        threads and calls of tools are found keep theirs, so that he can try whether a thread is Ada's. If he can write
-        to the store, he can still forge records of before. While keyrings have the master key of before, he could put
-        back what it wraps: take it away then.
+        The store's new key is wrapped with the first key of the keyring, so the old master key is no longer needed. It
+        wraps the data keys of threads and shared records, each of which gets an additional key for new records.
+        Existing records are not changed, and are read with the keys that sealed them.
 
-        Three round trips for the store and for each tenant, two for each thread, and two for 200 in their list; in
-        memory are the names of all threads. It may be cut off anywhere, and several may do it at once: whoever does it
-        again, with the same master key, goes on with what is left. Each renewal adds about 100 bytes to each thread. A
-        tenant's saver does it for that tenant.
+        An attacker with the old master key and an old copy of the store can read, in a later copy, records sealed with
+        the keys in the old copy, but no record sealed later than `Keyring.refresh` seconds after the renewal (60 by
+        default; of the keyrings of all programs that have the store open). Names remain in the clear, or keep their key
+        if they are hidden. The hashes that find threads and tool calls keep their keys, so the attacker can test
+        whether a thread is Ada's. With write access, the attacker can still forge records as of before the renewal,
+        and, while keyrings contain the old master key, restore the store key that it wraps. So remove the old key.
+
+        It takes three round trips for the store and for each tenant, two for each thread, and two for every 200 threads
+        listed. The names of all threads are held in memory. It may be interrupted, and run concurrently. Calling it
+        again with the same master key resumes with the remaining threads. Each renewal adds about 100 bytes to each
+        thread. A tenant's saver renews that tenant's keys.
 
         Args:
-            on_progress: Called with how many threads were looked at, and of how many.
+            on_progress: Called with the number of threads read so far and their total.
 
         Raises:
-            InvalidInput: The saver has no keyring.
-            KeyMissing: The keyring has not the master key that the store needs now.
-            CorruptStore: The list of threads cannot be read.
-            StoreError: The store fails; what was renewed by then is.
+            InvalidInput: If the saver has no keyring.
+            KeyMissing: If the keyring does not have the master key that the store needs now.
+            CorruptStore: If the list of threads cannot be read.
+            StoreError: If the store fails. Keys renewed until then stay renewed.
         """
         done: list[Renewal] = []
         masters: list[str | None] = []
@@ -201,36 +202,36 @@ class KeyMethods(Component):
     renew, arenew = faces(_renew)
 
     def _migrate(self, *, again: bool = False, on_progress: Progress | None = None) -> Plan[Migrated]:
-        """Seal all that stands in the store in plain text. The keyring needs `migrate=True`; others go on meanwhile.
+        """Seal all records of the store that are in plain text. Runs continue.
 
-        Every program that writes to the store needs such a keyring before. It may be cut off anywhere, and several may
-        do it at once: whoever does it again goes on with what is left. It ends when all was looked at and nothing was
-        left; from then on plain text is refused by every saver, whatever its keyring says. Of what is deleted or
-        replaced, bytes are left where the store has freed space: `saver.retention.reclaim_space(full=True)` is for
-        that.
+        First restart every program that writes to the store with a keyring that has `migrate=True`. The migration may
+        be interrupted, and run concurrently; calling it again resumes with the remaining records. It ends when all
+        threads were read and no plain text was found. From then on every saver refuses plain text, whatever its
+        keyring's options. Deleted and replaced plain text may remain in freed space of the store:
+        `saver.retention.reclaim_space(full=True)` overwrites it.
 
-        All threads are looked at, twice or more, with six round trips for each, and more for long ones. In memory are
-        the names of all threads, and the values of 32 checkpoints at once. Of a tenant's saver it is about that tenant,
-        else about all.
+        All threads are read, twice or more, with six round trips for each, and more for long ones. The names of all
+        threads and the values of 32 checkpoints are held in memory. A tenant's saver migrates that tenant, any other
+        saver the whole store.
 
         Args:
-            again: Whether to do it also where it was done before: what stands there in plain text by now, somebody
-                without keys has written, or a backup that was restored.
-            on_progress: Called with how many threads were looked at, and of how many.
+            again: Whether to repeat a migration that has ended. Plain text found then was written by a process without
+                keys, or comes from a restored backup.
+            on_progress: Called with the number of threads read so far and their total.
 
         Returns:
-            What was sealed, and whether that is all.
+            The number of sealed records, and whether the migration is complete.
 
         Raises:
-            InvalidInput: The saver has no keyring, or one that is for no migration; or the store is of a backend that
-                cannot do it.
-            CorruptStore: The list of threads cannot be read.
-            StoreBusy: Somebody goes on writing in plain text.
-            StoreError: The store fails; what was sealed by then is, and the next one goes on.
+            InvalidInput: If the saver has no keyring, or a keyring without `migrate=True`, or if the backend does not
+                support migration.
+            CorruptStore: If the list of threads cannot be read.
+            StoreBusy: If another process keeps writing plain text.
+            StoreError: If the store fails. Records sealed until then stay sealed, and the next call resumes.
         """
         store = self._sealed_store()
         if not store.migrates:
-            raise InvalidInput("this keyring is for no migration: Keyring(..., migrate=True) reads plain text")
+            raise InvalidInput("this keyring does not allow a migration: use Keyring(..., migrate=True)")
         done: list[Sealed] = []
         for each in (yield from self._stores()):
             if (yield from each.chest.is_migrated()):
@@ -248,7 +249,7 @@ class KeyMethods(Component):
     migrate, amigrate = faces(_migrate)
 
     def _stores(self) -> Plan[Sequence[SealedStore]]:
-        """Return what holds the threads of no tenant, and those of each one; of a tenant's saver, that one's."""
+        """Return the root store and all tenants' stores, or only the saver's tenant's."""
         store = self._sealed_store()
         tenants = () if self.engine.session.tenant else (yield from read_tenants(store))
         return [store, *(store.of_tenant(tenant) for tenant in tenants)]
@@ -260,12 +261,15 @@ class KeyMethods(Component):
 
 
 def sealed_store_of(session: Session) -> SealedStore:
-    """Return the layer that seals, of a saver with a keyring. It need not be the uppermost one."""
+    """Return the sealing layer of a saver with a keyring."""
     return cast(Layer, session.store).find(SealedStore)
 
 
 def describe_backups(session: Session, keyring: Keyring | None) -> Plan[Sequence[str]]:
-    """Say in sentences who can read backups of an encrypted store after an erasure. At most two trips."""
+    """Return sentences about who can read backups after an erasure.
+
+    At most two round trips.
+    """
     if keyring is None:
         return ()
     store = sealed_store_of(session)

@@ -1,7 +1,7 @@
-"""Sealing the records of a store that are in plain text, thread by thread, while others read and write.
+"""Sealing of a store's plain-text records while other processes read and write.
 
-Each record is replaced unless that was done already (`Store.replace_plain`), so it may be cut off anywhere and run
-concurrently. It has ended when all of the store was read and nothing in plain text was found.
+A record is replaced only if it is still in plain text (`Store.replace_plain`), so a migration may be interrupted and
+run concurrently. It ends when a pass over the whole store finds no plain text.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from langgraph_keel.keys.store import SealedStore, digests_of
 Tell: TypeAlias = Callable[[int, int | None], object]
 
 ENTRIES, WRITES, CELLS = 32, 32, 20
-"""What is read at once."""
+"""Page sizes of entries, writes and cells."""
 BYTES = 4 << 20
-"""Bytes of rows from which on they are replaced by a request of their own."""
+"""Bytes of rows per request."""
 ROUNDS = 20
-"""How often all is looked at, at most: somebody without keys must be writing."""
+"""Maximum number of passes. If more are needed, a process without keys is writing."""
 _DAMAGE = CorruptStore, KeyMissing
 
 
 @dataclass(slots=True)
 class Sealed:
-    """What was done to a store."""
+    """Result of a migration of one store."""
 
-    threads: set[str] = field(default_factory=set)  # that had something in plain text
+    threads: set[str] = field(default_factory=set)  # that contained plain text
     records: int = 0
-    failed: dict[str, str] = field(default_factory=dict)  # why threads cannot be read; the empty name: shared records
+    failed: dict[str, str] = field(default_factory=dict)  # by thread, the error; the empty name: shared records
     is_done: bool = True
 
 
 def migrate(store: SealedStore, tell: Tell) -> Plan[Sealed]:
-    """Seal all that a store holds."""
+    """Seal all plain-text records of a store."""
     done = Sealed()
     for _ in range(ROUNDS):
         before = done.records
@@ -59,8 +59,8 @@ def migrate(store: SealedStore, tell: Tell) -> Plan[Sealed]:
             yield from store.chest.end_migration()
             return done
     raise StoreBusy(
-        f"the store was looked at {ROUNDS} times, and each time something new stood there in plain text: stop whatever "
-        "writes without keys"
+        f"the store was read {ROUNDS} times, and each time it contained new plain text: stop the processes that write "
+        "without keys"
     )
 
 
@@ -79,14 +79,14 @@ def _count(seal: Plan[int], thread_id: str | None, done: Sealed) -> Plan[None]:
 
 
 def _seal_thread(store: SealedStore, thread_id: str) -> Plan[int]:
-    """Seal the records of a thread; return how many records were in plain text."""
+    """Seal the records of a thread; return the number that were in plain text."""
     count = 0
     for _ in range(ROUNDS):
-        store.chest.forget(thread_id)  # another one of this name may have come
+        store.chest.forget(thread_id)  # the thread may have been deleted and created again
         graph: Graph = yield from store.inner.read_graph(thread_id)
-        if graph.epoch is not None:  # rows that no checkpoint shows, a prune that broke off has left
+        if graph.epoch is not None:  # an interrupted prune leaves rows that no checkpoint shows
             yield from store.inner.remove_rows(thread_id, live_runs(graph), graph)
-            graph = yield from store.inner.read_graph(thread_id)  # files have other stamps now
+            graph = yield from store.inner.read_graph(thread_id)  # stamps of the files backend have changed
         count += yield from _seal_writes(store, thread_id, graph)
         missing = 0
         for first in range(0, len(graph.nodes), ENTRIES):
@@ -94,10 +94,10 @@ def _seal_thread(store: SealedStore, thread_id: str) -> Plan[int]:
             found, sealed = yield from _seal_entries(store, thread_id, graph, nodes)
             missing += len(nodes) - found
             count += sealed
-        # A checkpoint that is missing was removed or put again, and one that was put after it may show its rows.
+        # A missing checkpoint was removed or written again, and a later checkpoint may show its rows.
         if not missing:
             return count + (yield from _seal_shelves(store, thread_id))
-    raise StoreBusy(f"thread {thread_id!r} was looked at {ROUNDS} times, and checkpoints were removed each time")
+    raise StoreBusy(f"thread {thread_id!r} was read {ROUNDS} times, and checkpoints were removed each time")
 
 
 def _seal_writes(store: SealedStore, thread_id: str, graph: Graph) -> Plan[int]:
@@ -116,7 +116,7 @@ def _seal_writes(store: SealedStore, thread_id: str, graph: Graph) -> Plan[int]:
 
 
 def _seal_entries(store: SealedStore, thread_id: str, graph: Graph, nodes: Sequence[Node]) -> Plan[tuple[int, int]]:
-    """Seal the rows of some entries, and then the entries, which say what the rows are."""
+    """Seal the rows of some entries, then their headers, which contain digests of the rows."""
     entries = [Entry(node.address, node.parent, node.stamp, node.header, node.refs, node.run_id) for node in nodes]
     found: Sequence[Found] = yield from store.inner.read_values(entries)
     rows = {
@@ -156,7 +156,7 @@ def _seal_entries(store: SealedStore, thread_id: str, graph: Graph, nodes: Seque
 
 
 def _parts(rows: dict[tuple[str, str, int], Row]) -> Iterator[Collection[tuple[str, str, int]]]:
-    """Yield the places of rows, as many as go into one request."""
+    """Yield the places of rows in portions of one request each."""
     part: list[tuple[str, str, int]] = []
     size = 0
     for place, row in rows.items():
@@ -173,7 +173,7 @@ def _seal_shelves(store: SealedStore, thread_id: str | None) -> Plan[int]:
     count = 0
     shelves = [Shelf(thread_id, kind) for kind in (yield from store.inner.list_kinds(thread_id))]
     for shelf in shelves:
-        # Those hold keys, which are wrapped, or stand below the seals.
+        # These contain wrapped keys, or are below the sealing layer.
         if shelf not in (STORE, OBJECTS, Shelf(thread_id, KIND)):
             count += yield from _seal_shelf(store, shelf)
     return count
@@ -187,7 +187,7 @@ def _seal_shelf(store: SealedStore, shelf: Shelf) -> Plan[int]:
             cells: Mapping[str, Cell] = yield from store.inner.read_cells(shelf, plain)
             for key, cell in cells.items():
                 if _is_plain(cell.header):
-                    # The token stays: whoever has read the cell may go on to change it.
+                    # The token stays, so a process that has read the cell can still replace it.
                     sealed = yield from store.seal_cell(cell, shelf, key)
                     yield from store.inner.swap_cell(shelf, key, cell.token, sealed)
             count += len(plain)

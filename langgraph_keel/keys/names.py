@@ -1,8 +1,8 @@
-"""A store that hides names: of channels, of namespaces, of tasks and of their paths, which name nodes.
+"""A store layer that hides the names of channels, namespaces, tasks and task paths.
 
-Below the store that seals, a name becomes a token: AES-SIV (RFC 5297) of the padded name, the same everywhere in a
-store, in URL-safe base64. The root's namespace stays empty. Keys and tokens of cells that are hashes of a label, an
-owner or a node, made without a key, could be guessed: each half of such a hash is encrypted.
+Below the sealing layer, a name becomes a token: AES-SIV (RFC 5297) of the padded name, in URL-safe base64, the same
+everywhere in a store. The root's namespace stays empty. Some keys and tokens of cells are unkeyed hashes of a label, an
+owner or a node, which could be guessed. Each half of such a hash is encrypted.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from langgraph_keel.engine.verbs import Turn
 from langgraph_keel.errors import SealBroken
 
 _STEP = 16
-"""Names are padded to multiples of so many bytes."""
+"""Block size, in bytes, to which names are padded."""
 _MOST = 20_000
-"""Names that are remembered with their tokens."""
+"""Maximum number of cached names and tokens."""
 _HASHED = frozenset({"cache", "items", "labels", "locks", "owners"})
-"""The kinds of cells whose keys, or tokens, are hashes of names, made without a key."""
+"""The kinds of cells whose keys or tokens are unkeyed hashes of names."""
 _HASH = re.compile(r"[0-9a-f]{32}")
 _IDLE: frozenset[Turn] = frozenset({NameMap.thread_of, NameMap.threads})
-"""Threads have the same names below."""
+"""Operations that change nothing, because thread ids are not hidden."""
 
 
 class Names:
-    """Hides names, and opens them."""
+    """Encrypts names to tokens, and back."""
 
     def __init__(self, secret: bytes) -> None:
         from cryptography.hazmat.primitives.ciphers import Cipher
@@ -45,16 +45,16 @@ class Names:
 
         self.secret = secret
         self._cipher = AESSIV(blake2b(secret, digest_size=64, person=b"keel names").digest())
-        # One block at a time, and each is a part of a hash: no two are alike but where the hashes are.
+        # One block at a time, and each is part of a hash, so only equal hashes give equal blocks.
         self._blocks = Cipher(AES256(blake2b(secret, digest_size=32, person=b"keel keys").digest()), ECB())
         self._tokens: dict[tuple[bytes, str], str] = {}
         self._names: dict[tuple[bytes, str], str] = {}
         self.maps = _map_of(self.hide, self.hide_key), _map_of(self.open, self.open_key)
 
     def hide(self, what: bytes, name: str) -> str:
-        """Return what stands for a name."""
+        """Return the token of a name."""
         if type(name) is not str:
-            return name  # what stands in a store for a name that it does not know any more
+            return name  # a store's placeholder for a name that it no longer knows
         if (token := self._tokens.get((what, name))) is None:
             data = name.encode(errors="surrogatepass") + b"\x80"
             data += bytes(-len(data) % _STEP)
@@ -63,7 +63,7 @@ class Names:
         return token
 
     def open(self, what: bytes, token: str) -> str:
-        """Return the name that a token stands for."""
+        """Return the name of a token."""
         from cryptography.exceptions import InvalidTag
 
         if type(token) is not str:
@@ -74,8 +74,8 @@ class Names:
                 name = self._cipher.decrypt(sealed, [what]).rstrip(b"\0")[:-1].decode(errors="surrogatepass")
             except (InvalidTag, NoBase64, ValueError):
                 raise SealBroken(
-                    f"{token!r:.80} stands for the name of no {what.decode()}: it was changed, or put there from "
-                    "elsewhere"
+                    f"{token!r:.80} is not a token of a {what.decode()}: it was changed, or copied from another place "
+                    "in the database"
                 ) from None
             self._learn(name, token, what)
         return name
@@ -87,16 +87,19 @@ class Names:
         self._tokens[what, name], self._names[what, token] = token, name
 
     def hide_key(self, key: str) -> str:
-        """Return what stands for a key of a cell: each hash in it, or half of one, is another one."""
+        """Return a cell's key with each hash in it, or half of one, encrypted."""
         return _HASH.sub(lambda found: self._blocks.encryptor().update(bytes.fromhex(found[0])).hex(), key)
 
     def open_key(self, key: str) -> str:
-        """Return what `hide_key` was given."""
+        """Return the key that was passed to `hide_key`."""
         return _HASH.sub(lambda found: self._blocks.decryptor().update(bytes.fromhex(found[0])).hex(), key)
 
 
 class NamelessStore(Renaming):
-    """Hides the names of channels, namespaces and tasks from the store below; `names` returns them, or `None`."""
+    """Hides the names of channels, namespaces and tasks from the store below.
+
+    `names` returns the `Names` to use, or `None` if names are not hidden.
+    """
 
     def __init__(self, store: Store[Any, Any], names: Callable[[bool], Plan[Names | None]]) -> None:
         def find_maps(to_write: bool) -> Plan[tuple[NameMap, NameMap] | None]:

@@ -1,6 +1,6 @@
-"""Renewal of the key of the store, and of the data key of each thread, while others read and write.
+"""Renewal of a store's keys while other processes read and write.
 
-It may be cut off anywhere, run concurrently, and be repeated: each thread gets its key by compare-and-set.
+A renewal may be interrupted, run concurrently, and be repeated: each thread gets its key by compare-and-set.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from langgraph_keel.keys.store import SealedStore
 
 @dataclass(slots=True)
 class Renewal:
-    """What was done to a store."""
+    """Result of a renewal of one store."""
 
-    threads: int = 0  # that have got another key
-    failed: dict[str, str] = field(default_factory=dict)  # threads whose keys cannot be read, and why
+    threads: int = 0  # with a new key
+    failed: dict[str, str] = field(default_factory=dict)  # threads whose keys cannot be read, and the reason
 
 
 def renew(store: SealedStore, tell: Tell) -> Plan[Renewal]:
-    """Renew the key of a store, and those of its threads."""
+    """Renew the keys of a store and of its threads."""
     done = Renewal()
     id = yield from store.chest.begin_renewal()
     if id is None:

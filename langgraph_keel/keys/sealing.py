@@ -1,8 +1,8 @@
-"""How one record is sealed: AES-256-GCM with a random nonce, bound to where it stands.
+"""Sealing of a record with AES-256-GCM and a random nonce, bound to its place.
 
-A sealed record is a frame of its own kind (`engine.encoding.bodies.SEALED`): the kind, four bytes that name the data
-key, twelve of nonce, and the ciphertext with its tag. The *place* of a record is authenticated with it, and no part of
-it: moved, it does not open. Compressed frames are sealed, not the other way round; sizes are padded (`padded_size`).
+A sealed record is a frame of the kind `engine.encoding.bodies.SEALED`: the kind, four bytes that name the data key, a
+nonce of twelve bytes, and the ciphertext with its tag. The *place* of a record is authenticated but not stored in it,
+so a moved record does not open. Frames are compressed before they are sealed. Sizes are padded (`padded_size`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _NONCE = 12
 _TAG = 16
 _VERSION = "keel 1"
 _END = b"\x80"
-"""Begins the padding, which goes on with NUL (ISO/IEC 7816-4)."""
+"""First byte of the padding; the others are NUL (ISO/IEC 7816-4)."""
 
 
 class Sealer:
-    """Seals with one key."""
+    """Seals and opens data with one key."""
 
     __slots__ = ("_decrypt", "_encrypt", "secret")
 
@@ -41,40 +41,40 @@ class Sealer:
         self._encrypt, self._decrypt, self.secret = cipher.encrypt, cipher.decrypt, secret
 
     def seal(self, data: bytes, place: bytes) -> bytes:
-        """Return a nonce, the ciphertext, and its tag."""
+        """Return the nonce, the ciphertext and its tag."""
         nonce = os.urandom(_NONCE)  # a key seals at most 2**32 records with random nonces (NIST SP 800-38D)
         return nonce + self._encrypt(nonce, data, place)
 
     def open(self, sealed: bytes, place: bytes) -> bytes:
-        """Return what was sealed."""
+        """Return the data that was sealed."""
         from cryptography.exceptions import InvalidTag
 
         if len(sealed) < _NONCE + _TAG:
-            raise SealBroken("it was cut off")
+            raise SealBroken("it was truncated")
         try:
             return self._decrypt(sealed[:_NONCE], sealed[_NONCE:], place)
         except InvalidTag:
-            raise SealBroken("it was changed, or put there from elsewhere") from None
+            raise SealBroken("it was changed, or copied from another place in the database") from None
 
     def hide(self, mark: str) -> str:
-        """Return what stands for a mark that threads are found by: the same for the same, and nothing tells which."""
+        """Return a keyed hash of a mark by which threads are found."""
         return blake2b(mark.encode(), digest_size=4, key=self.secret, person=b"keel threads").hexdigest()
 
 
 def place_of(*parts: Any) -> bytes:
-    """Return where a record stands as bytes; no two places have the same, for each part says how long it is."""
+    """Return the place of a record as unique bytes, as each part includes its length."""
     return ormsgpack.packb([_VERSION, *parts])
 
 
 def seal_frame(frame: bytes, key_id: bytes, sealer: Sealer, place: bytes) -> bytes:
-    """Return a frame, sealed."""
+    """Return the sealed frame."""
     padded = frame + _END
     padded += b"\0" * (padded_size(len(padded)) - len(padded))
     return SEALED + key_id + sealer.seal(padded, place)
 
 
 def key_in(body: bytes) -> bytes | None:
-    """Return what names the data key of a sealed record; `None` if it is not sealed."""
+    """Return the id of a sealed record's data key; `None` if it is not sealed."""
     return body[1:HEAD] if body[:1] == SEALED and len(body) > HEAD else None
 
 
@@ -83,12 +83,12 @@ def open_sealed(body: bytes, sealer: Sealer, place: bytes) -> bytes:
     padded = sealer.open(body[HEAD:], place)
     end = padded.rstrip(b"\0")
     if not end.endswith(_END):
-        raise CorruptStore("a sealed record has no end")
+        raise CorruptStore("the padding of a sealed record has no start marker")
     return end[:-1]
 
 
 def padded_size(size: int) -> int:
-    """Return the size that data is padded to, at most an eighth more from 64 bytes on (Padmé, PoPETs 2019)."""
+    """Return the padded size (Padmé, PoPETs 2019): at most 1/8 more, from 64 bytes on."""
     if size <= 64:
         return 64
     exponent = size.bit_length() - 1
@@ -98,13 +98,13 @@ def padded_size(size: int) -> int:
 
 
 def pack(parts: Sequence[Any]) -> bytes:
-    """Return plain parts as bytes."""
+    """Return plain data as bytes."""
     return ormsgpack.packb(list(parts))
 
 
 def unpack(data: bytes) -> Any:
-    """Return what `pack` was given."""
+    """Return the data that was passed to `pack`."""
     try:
         return ormsgpack.unpackb(data)
     except ValueError as error:
-        raise CorruptStore(f"a record of keys does not decode: {error}") from None
+        raise CorruptStore(f"a record of keys cannot be decoded: {error}") from None

@@ -1,10 +1,10 @@
-"""A store that seals what another one keeps: headers, rows of values, writes and cells, each for its place.
+"""A store layer that seals headers, rows, writes and cells, bound to their places.
 
 Not sealed are: ids of threads, checkpoints, runs and tasks, names of namespaces and channels (unless `NamelessStore`
 hides them), which items a version shows, keys and tokens of cells, times, and padded sizes. Marks by which threads are
-found are keyed hashes. The number of an item is given by the store, so no row can be bound to it: the sealed header of
-each entry has a digest of the items of each channel, in order. It is not noticed that a whole thread or cell was put
-back to an earlier state, or that the last entries or writes of a thread were removed.
+found are keyed hashes. The store below numbers the items, so a row cannot be bound to its number. Instead, the sealed
+header of each entry contains a digest of each channel's items, in order. Two attacks are not detected: resetting a
+whole thread or cell to an earlier state, and removing the last entries or writes of a thread.
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ T = TypeVar("T")
 P = ParamSpec("P")
 _log = logging.getLogger(__name__)
 _DIGEST = 20
-"""Bytes of a digest that are kept."""
+"""Stored length of a digest, in bytes."""
 _MOST = 10_000
-"""Channels, and namespaces, of which the latest is remembered."""
+"""Maximum number of channels and namespaces whose latest state is cached."""
 _ENTRIES = 1000
-"""Entries whose digests are remembered until their values are read."""
+"""Maximum number of entries whose digests are cached until their values are read."""
 _PLAIN = (
     "it is stored in plain text, and this store is encrypted. If the store is older than its encryption, open it with "
-    "Keyring(..., migrate=True) and run `keel keys migrate`; otherwise a process without keys has written it"
+    "Keyring(..., migrate=True) and run `keel keys migrate`; otherwise a process without keys wrote it"
 )
-_OTHER = "it was put after another checkpoint, or by another run, than is said"
+_OTHER = "its parent or its run id was changed"
 
 Digests: TypeAlias = dict[str, tuple[int, bytes]]
-"""By channel, in order: the kind of the value, and the digest of its items, or nothing if it has none. `None` instead
-of them: the entry is in plain text."""
+"""By channel, in order: the kind of the value, and the digest of its items, empty if it has none. `None` in place of a
+mapping means that the entry is in plain text."""
 
 
 def _again(read: Callable[Concatenate[SealedStore, P], Plan[T]]) -> Callable[Concatenate[SealedStore, P], Plan[T]]:
-    """Make a verb try once more if it fails: the thread was deleted, or sealed by a migration, in between."""
+    """Retry a verb once, as the thread may have been deleted or migrated in between."""
 
     @wraps(read)
     def twice(self: SealedStore, /, *args: P.args, **more: P.kwargs) -> Plan[T]:
@@ -85,7 +85,10 @@ def _again(read: Callable[Concatenate[SealedStore, P], Plan[T]]) -> Callable[Con
 
 
 class SealedStore(Layer):
-    """Seals what another store keeps. `root` has the keys of the threads of no tenant, in a tenant's store."""
+    """Seals the records of another store.
+
+    In a tenant's store, `root` has the keys of the root store.
+    """
 
     def __init__(
         self, store: Store[Any, Any], keyring: Keyring, tenant: str = "", root: KeyChest | None = None
@@ -99,13 +102,13 @@ class SealedStore(Layer):
 
     @property
     def migrates(self) -> bool:
-        """Whether the keyring is for a migration."""
+        """Whether the keyring allows a migration."""
         return self._keyring.migrate
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def write_entry(self, new: NewEntry) -> Plan[Outcome]:
-        """See `Store.write_entry`. Up to four trips more for the first one of a thread."""
+        """See `Store.write_entry`. Up to four more trips for the first entry of a thread."""
         address = new.address
         if new.read_known is not None:
             old = [name for name, ref in new.refs.items() if any(lo < NEW for lo, _ in ref.runs)]
@@ -119,7 +122,7 @@ class SealedStore(Layer):
             for name, ref in new.refs.items()
         }
         if is_first := new.base is None and not (new.checked and new.parent):
-            # Nothing in it says that the thread is the one that this process knows: its keys are looked up.
+            # The thread may not be the one that this process knows: read its keys.
             self.chest.forget(address.thread_id)
         seals = yield from self.seals(address.thread_id)
         sealed = replace(
@@ -140,20 +143,20 @@ class SealedStore(Layer):
         return outcome
 
     def write_batch(self, address: Address, batch: Batch) -> Plan[None]:
-        """See `Store.write_batch`. Up to four trips more for the first one of a thread."""
+        """See `Store.write_batch`. Up to four more trips for the first record of a thread."""
         seals = yield from self.seals(address.thread_id)
         hidden = yield from self._hide(batch.terms)
         yield from self.inner.write_batch(address, replace(seals.batch(batch, address), terms=hidden))
 
     @_again
     def read_entry(self, address: Address, known: Stamp | None = None) -> Plan[Any]:
-        """See `Store.read_entry`. Up to two trips more for the first one of a thread."""
+        """See `Store.read_entry`. Up to two more trips for the first read of a thread."""
         stamp, latest, parent = self._latest.get(_namespace(address), (None, address, None))
         found: Found | Unchanged | None = yield from self.inner.read_entry(address, known if stamp == known else None)
         if isinstance(found, Unchanged) and found.checkpoint_id not in (None, latest.checkpoint_id):
-            found = yield from self.inner.read_entry(address)  # it was put back to an earlier time: see there
+            found = yield from self.inner.read_entry(address)  # the thread was reset to an earlier state: check it
         if found is None:
-            self.chest.forget(address.thread_id)  # if it comes again, it has other keys
+            self.chest.forget(address.thread_id)  # if the thread is created again, it has other keys
             return None
         if isinstance(found, Found):
             return (yield from self._open_found(found))
@@ -166,7 +169,7 @@ class SealedStore(Layer):
 
     @_again
     def scan(self, query: Query) -> Plan[Sequence[Entry]]:
-        """See `Store.scan`. A trip more for each thread whose keys are not known."""
+        """See `Store.scan`. One more trip for each thread whose keys are not known."""
         entries: Sequence[Entry] = yield from self.inner.scan(query)
         accepts_plain = yield from self._accepts_plain(entry.header for entry in entries)
         opened = []
@@ -186,7 +189,7 @@ class SealedStore(Layer):
         opened = []
         for each in found:
             entry = asked[each.entry.stamp]
-            # Some stores give back the entry that they were given, which is open.
+            # Some stores return the entry they were passed, which is open.
             is_open = each.entry.header == entry.header
             part = yield from self._open_found(each, accepts_plain, entry.refs, is_part=True, is_open=is_open)
             opened.append(part)
@@ -219,7 +222,7 @@ class SealedStore(Layer):
     # -- threads -----------------------------------------------------------------------------------------------
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
-        """See `Store.delete_thread`. Its keys go with it."""
+        """See `Store.delete_thread`. The thread's keys are deleted, too."""
         try:
             is_deleted: bool = yield from self.inner.delete_thread(thread_id, last)
         finally:
@@ -227,7 +230,7 @@ class SealedStore(Layer):
         return is_deleted
 
     def delete_all(self, limit: int) -> Plan[int]:
-        """See `Store.delete_all`. All keys go with it, that of the tenant too."""
+        """See `Store.delete_all`. All keys are deleted, including the tenant's."""
         try:
             deleted: int = yield from self.inner.delete_all(limit)
         finally:
@@ -235,12 +238,12 @@ class SealedStore(Layer):
         return deleted
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Plan[CopyOutcome]:
-        """See `Store.copy_thread`. Up to eight trips more."""
+        """See `Store.copy_thread`. Up to eight more trips."""
         occupying: Sequence[Entry] = yield from self.inner.scan(Query(target, limit=1))
-        if occupying:  # keys would be given, and taken away again
+        if occupying:  # otherwise keys would be copied and removed again
             return (yield from self.inner.copy_thread(source, target, upto))
-        # Records stay sealed as they are: the target gets the keys of the source, and the source another one
-        # afterwards, so that the target does not open later records of it.
+        # Records stay sealed as they are, so the target gets the keys of the source. Then the source gets a new key,
+        # so that the target cannot open its later records.
         before, keys = yield from self.chest.adopt(source, target)
         if upto is not None and keys is not None and upto.address.thread_id == source:
             upto = yield from self._reseal(upto, keys)
@@ -252,19 +255,22 @@ class SealedStore(Layer):
         return outcome
 
     def _reseal(self, entry: Entry, keys: DataKeys) -> Plan[Entry]:
-        """Return an entry whose header was changed, sealed with the rest of what its header says. One trip."""
+        """Seal an entry with a changed header, and the stored rest of the header. One trip."""
         query = Query(entry.address.thread_id, entry.address.checkpoint_ns, entry.address.checkpoint_id)
         stored: Sequence[Entry] = yield from self.inner.scan(query)
         if not stored or stored[0].stamp != entry.stamp:
-            return entry  # it is gone, which the copy will say
+            return entry  # it is gone, which the copy will report
         if key_in(stored[0].header) is None:
-            return entry  # the rest of it stands there in plain text, too
+            return entry  # the rest of it is in plain text, too
         seals = Seals(self.chest.store_id, keys)
         _, parent, run_id, digests = seals.open_parts(stored[0].header, entry.address)
         return replace(entry, header=seals.header(entry.header, entry.address, parent, run_id, digests))
 
     def read_threads(self, page: Page) -> Plan[Sequence[Listed]]:
-        """See `Store.read_threads`. A trip more for each thread whose keys are not known."""
+        """See `Store.read_threads`.
+
+        One more trip for each thread whose keys are not known.
+        """
         hidden = replace(page, terms=(yield from self._narrow(page.terms)))
         listed: Sequence[Listed] = yield from self.inner.read_threads(hidden)
         if not page.tolerant:
@@ -299,14 +305,20 @@ class SealedStore(Layer):
         return [replace(each, batch=seals.open_batch(each.batch, each.address)) for each in page]
 
     def list_kinds(self, thread_id: str | None) -> Plan[Sequence[str]]:
-        """See `Store.list_kinds`; without those that are not sealed, and nobody's but this store's: keys, objects."""
+        """See `Store.list_kinds`.
+
+        Omits the internal kinds, which are not sealed: keys and objects.
+        """
         kinds: Sequence[str] = yield from self.inner.list_kinds(thread_id)
         return [kind for kind in kinds if kind not in (KIND, STORE.kind, OBJECTS.kind)]
 
     # -- tenants -----------------------------------------------------------------------------------------------
 
     def of_tenant(self, tenant: str) -> SealedStore:
-        """See `Store.of_tenant`. Each tenant has a key, which wraps those of its threads."""
+        """See `Store.of_tenant`.
+
+        Each tenant has a key, which wraps the keys of its threads.
+        """
         return SealedStore(self._store.of_tenant(tenant), self._keyring, tenant, self.chest)
 
     # -- cells -------------------------------------------------------------------------------------------------
@@ -331,7 +343,10 @@ class SealedStore(Layer):
         return opened
 
     def seal_cell(self, new: Cell, shelf: Shelf, key: str) -> Plan[Cell]:
-        """Return a cell as it is stored: sealed, with hidden marks. No trip if the keys are known."""
+        """Return a cell as it is stored: sealed, with hidden marks.
+
+        No trip if the keys are known.
+        """
         sealed = (yield from self.seals(shelf.thread_id)).cell(new, shelf, key)
         return replace(sealed, marks=(yield from self._hide(new.marks))) if new.marks else sealed
 
@@ -358,7 +373,10 @@ class SealedStore(Layer):
 
     @_again
     def find_cells(self, shelf: Shelf, search: Search) -> Plan[Sequence[tuple[str, Cell]]]:
-        """See `Store.find_cells`. Cells without a header (`is_bare`) are not authenticated."""
+        """See `Store.find_cells`.
+
+        Cells without a header (`is_bare`) are not authenticated.
+        """
         hidden = replace(search, marks=(yield from self._narrow(search.marks)))
         cells: Sequence[tuple[str, Cell]] = yield from self.inner.find_cells(shelf, hidden)
         if search.is_bare:
@@ -374,30 +392,36 @@ class SealedStore(Layer):
     # -- keys and digests --------------------------------------------------------------------------------------
 
     def seals(self, thread_id: str | None) -> Plan[Seals]:
-        """Return what seals records of a thread, or of what threads share. No trip if its keys are known."""
+        """Return the `Seals` to seal records of a thread, or shared ones.
+
+        No trip if the keys are cached.
+        """
         keys = yield from (self.chest.shared_to_seal() if thread_id is None else self.chest.make(thread_id))
         return Seals(self.chest.store_id, keys)
 
     def _hide(self, marks: Sequence[str]) -> Plan[tuple[str, ...]]:
-        """Return marks that threads are found by as they are stored. No trip, but for the very first time."""
+        """Return the stored form of marks by which threads are found. No trip, except the first time."""
         if not marks:
             return ()
         marker = yield from self.chest.marker()
         return tuple(marker.hide(mark) for mark in marks)
 
     def _narrow(self, marks: Sequence[str]) -> Plan[tuple[str, ...]]:
-        """Return marks that a list is narrowed by: none while threads in plain text are found by others."""
+        """Return the stored form of a filter; empty in a migration, as plain text has other marks."""
         if marks and (yield from self.chest.accepts_plain()):
             return ()
         return (yield from self._hide(marks))
 
     def _accepts_plain(self, bodies: Iterable[bytes]) -> Plan[bool]:
-        """Return whether there is plain text among some records, and it is taken as it is."""
+        """Return whether there are plain-text records, and they are accepted."""
         return any(key_in(body) is None for body in bodies) and (yield from self.chest.accepts_plain())
 
     def opener(self, thread_id: str | None, bodies: Sequence[bytes], accepts_plain: bool | None = None) -> Plan[Seals]:
-        """Return what opens records of a thread, or of what threads share. No trip if its keys are known."""
-        bodies = [body for body in bodies if not body.startswith(ABSENT)]  # which no key opens
+        """Return the `Seals` to open records of a thread, or shared ones.
+
+        No trip if the keys are cached.
+        """
+        bodies = [body for body in bodies if not body.startswith(ABSENT)]  # they are not sealed
         found = {key_in(body) for body in bodies}
         names = {name for name in found if name is not None}
         if accepts_plain is None:
@@ -405,13 +429,13 @@ class SealedStore(Layer):
         if not names:
             if accepts_plain or not found:
                 return Seals("", None, accepts_plain=accepts_plain)
-            raise SealBroken(f"{'what threads share' if thread_id is None else f'thread {thread_id!r}'}: {_PLAIN}")
+            raise SealBroken(f"{'shared records' if thread_id is None else f'thread {thread_id!r}'}: {_PLAIN}")
         keys = yield from (self.chest.shared_of(names) if thread_id is None else self.chest.find(thread_id))
         if thread_id is not None and keys is not None and not names <= keys.keys.keys():
-            self.chest.forget(thread_id)  # it was deleted and has come again, or has got the keys of another one
+            self.chest.forget(thread_id)  # it was deleted and created again, or got the keys of a copied thread
             keys = yield from self.chest.find(thread_id)
         if keys is None:
-            raise KeyMissing(f"thread {thread_id!r}: its key was destroyed: what it held can be read by nobody")
+            raise KeyMissing(f"thread {thread_id!r}: its key was destroyed, so its data cannot be read any more")
         return Seals(self.chest.store_id, keys, accepts_plain=accepts_plain)
 
     def _open_found(
@@ -423,7 +447,7 @@ class SealedStore(Layer):
         is_part: bool = False,
         is_open: bool = False,
     ) -> Plan[Found]:
-        """Return an entry, opened, and proved to be what was put."""
+        """Open an entry, and verify that it is the entry that was written."""
         entry, address = found.entry, found.entry.address
         bodies = [*_bodies_of([found])][is_open:]
         seals = yield from self.opener(address.thread_id, bodies, accepts_plain)
@@ -439,8 +463,8 @@ class SealedStore(Layer):
                 parent = entry.parent if digests is None else seals.open_parts(entry.header, address)[1]
                 _keep(self._latest, _namespace(address), (entry.stamp, address, parent))
         for name, ref in entry.refs.items():
-            # Of a part of a value, as a timeline reads what is new, each row is proved, and nothing of their order.
-            # Nor where an object that holds some is not to be had: who only looks is shown the others.
+            # If only a part of a value is read, as by a timeline, each row is verified, but not their order. The order
+            # is not verified either if an object with some of the rows is missing: read-only views show the others.
             if (
                 ref.runs
                 and (only is None or name in only)
@@ -449,13 +473,13 @@ class SealedStore(Layer):
             ):
                 found_sum = sum_items(ref, rows.get(name, ()))
                 if digests is not None and (name not in digests or digest_of(found_sum) != digests[name][1]):
-                    raise SealBroken(f"{address}, channel {name!r}: its items are not those that were put there")
+                    raise SealBroken(f"{address}, channel {name!r}: its items are not the ones that were written")
                 if not is_part:
                     self._remember(address, name, ref, found_sum)
         return Found(opened, rows, batches)
 
     def _digests_of(self, entry: Entry) -> Plan[tuple[Mapping[str, Ref], Digests | None]]:
-        """Return what an entry that was read before shows, and the digests. No trip, unless that was long ago."""
+        """Return the refs and digests of an entry that was read before. One trip if they are no longer cached."""
         key = entry.address.thread_id, entry.stamp
         if key not in self._digests:
             address = entry.address
@@ -463,12 +487,12 @@ class SealedStore(Layer):
         return self._digests.get(key, ({}, {}))
 
     def _again(self, new: NewEntry, missing: Sequence[str]) -> Plan[Digests]:
-        """Return the digests of channels that are put again as `base` has them. One trip, or two."""
+        """Return the digests of channels that an entry takes from its `base`. One trip, or two."""
         thread_id = new.address.thread_id
         graph: Graph = yield from self.inner.read_graph(thread_id)
         node = next((node for node in graph.nodes if node.stamp == new.base), None)
         if node is None:
-            return dict.fromkeys(new.refs, (0, b""))  # it is gone, which the put will say
+            return dict.fromkeys(new.refs, (0, b""))  # it is gone, which the write will report
         seals = yield from self.opener(thread_id, [node.header])
         digests = seals.open_header(node.header, node.address)[1]
         changed = {name: new.refs[name] for name in missing if new.refs[name] != node.refs.get(name)}
@@ -482,11 +506,11 @@ class SealedStore(Layer):
         return digests_of({**entry.refs, **changed}, rows) if digests is None else digests | digests_of(changed, rows)
 
     def _learn(self, entry: Entry | Node, digests: Digests | None) -> None:
-        """Remember the digests of an entry: its values may be read next."""
+        """Cache the digests of an entry, whose values may be read next."""
         _keep(self._digests, (entry.address.thread_id, entry.stamp), (entry.refs, digests), _ENTRIES)
 
     def _sum(self, new: NewEntry, channel: str) -> Any:
-        """Return the sum of the items that a channel is put with; `None` if they are not at hand."""
+        """Return the sum of a channel's new items; `None` if the items are not known."""
         ref, fresh = new.refs[channel], new.appends.get(channel, ())
         if (known := self._goes_on(new, channel)) is not None:
             found = known[1].copy()
@@ -498,7 +522,7 @@ class SealedStore(Layer):
         return sum_items(ref, [*rows, *fresh]) if all(row.body for row in rows) else None
 
     def _goes_on(self, new: NewEntry, channel: str) -> tuple[Ref, Any] | None:
-        """Return what a channel was put with last, and the sum of it, if it is put with that now, and what is new."""
+        """Return the last ref and sum of a channel, if the new value only appends to it."""
         known = self._sums.get((*_namespace(new.address), channel))
         return known if known is not None and _goes_on(known[0], new.refs[channel]) else None
 
@@ -507,14 +531,14 @@ class SealedStore(Layer):
 
 
 def _goes_on(before: Ref, ref: Ref) -> bool:
-    """Return whether a value shows what it showed before, and then only what is new."""
+    """Return whether a value only appends new items to the one before."""
     count = len(before.runs)
     is_same = ref.kind is before.kind and ref.runs[:count] == before.runs
     return is_same and all(lo >= NEW for lo, _ in ref.runs[count:])
 
 
 def _bodies_of(found: Sequence[Found]) -> Iterator[bytes]:
-    """Yield all that is sealed of some entries, the header of each first; without what is elsewhere, if anywhere."""
+    """Yield the bodies of entries, header first, except those kept in objects."""
     for each in found:
         yield each.entry.header
         yield from (row.body for rows in each.rows.values() for row in rows if not row.body.startswith(ABSENT))
@@ -526,7 +550,7 @@ def _namespace(address: Address) -> tuple[str, str]:
 
 
 def _keep(remembered: OrderedDict[Any, Any], key: Any, value: Any, most: int = _MOST) -> None:
-    # Each step is one of the interpreter's, so that threads need no lock.
+    # Each step is atomic in the interpreter, so threads need no lock.
     remembered.pop(key, None)
     remembered[key] = value
     while len(remembered) > most:
@@ -534,7 +558,7 @@ def _keep(remembered: OrderedDict[Any, Any], key: Any, value: Any, most: int = _
 
 
 def sum_items(ref: Ref, rows: Sequence[Row]) -> Any:
-    """Return a SHA-256 of the items that a channel shows, in their order, which more can be added to."""
+    """Return an extensible SHA-256 over the items of a channel, in order."""
     found = hashlib.sha256(bytes([ref.kind]))
     _add_items(found, ref.runs, rows)
     return found
@@ -546,7 +570,7 @@ def _add_items(found: Any, runs: Sequence[Run], rows: Sequence[Row]) -> None:
 
 
 def digests_of(refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]]) -> Digests:
-    """Return the digests of all channels of an entry, by the rows that they show."""
+    """Return the digests of all channels of an entry, computed from their rows."""
     return {
         name: (int(ref.kind), digest_of(sum_items(ref, rows.get(name, ()))) if ref.runs else b"")
         for name, ref in refs.items()
@@ -554,18 +578,18 @@ def digests_of(refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]]) -> Di
 
 
 def digest_of(found: Any) -> bytes:
-    """Return what stands in a header of a sum; nothing of a value that has no items."""
+    """Return the digest to store in a header; empty if a value has no items."""
     return b"" if found is None else found.digest()[:_DIGEST]
 
 
 class Seals:
-    """Seals and opens the records of one thread, or those that threads share."""
+    """Seals and opens the records of one thread, or shared records."""
 
     __slots__ = ("_accepts_plain", "_keys", "_store_id")
 
     def __init__(self, store_id: str, keys: DataKeys | None, *, accepts_plain: bool = False) -> None:
         self._store_id = store_id
-        self._keys = keys  # `None` where only records in plain text are opened
+        self._keys = keys  # `None` if only plain-text records are opened
         self._accepts_plain = accepts_plain
 
     def _seal(self, frame: bytes, *place: Any) -> bytes:
@@ -580,16 +604,16 @@ class Seals:
             return body
         key = self._keys.keys.get(name) if self._keys else None
         if key is None:
-            raise SealBroken(f"{where}: it was sealed with a key that is not there: by another store, or destroyed")
+            raise SealBroken(f"{where}: its key is not here: it is from another store, or its key was destroyed")
         try:
             return open_sealed(body, key.sealer, place_of(self._store_id, key.origin, *place))
         except CorruptStore as error:
             raise SealBroken(f"{where}: {error}") from None
 
     def _open_value(self, body: bytes, where: str, *place: Any) -> bytes:
-        """Open a row or writes. The note on an object that holds it is in plain text, and passed on."""
-        # By a forged note, an attacker gains what deleting the record gains: a named error at the value. Cells are
-        # never kept in objects.
+        """Open a row or writes. A reference to an object is in plain text, and returned unchanged."""
+        # Forging a reference has the same effect as deleting the record: a named error at the value. Cells are never
+        # kept in objects.
         return body if body.startswith(ABSENT) else self._open(body, where, *place)
 
     def _check_plain(self, where: str) -> None:
@@ -599,18 +623,18 @@ class Seals:
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def header(self, frame: bytes, address: Address, parent: str | None, run_id: str | None, digests: Digests) -> bytes:
-        """Return a header, sealed with what else must not be changed of its entry."""
+        """Return a sealed header, including the parent, the run and the digests."""
         parts = pack([frame, parent, run_id, [[name, *each] for name, each in digests.items()]])
         return self._seal(parts, "entry", address.checkpoint_ns, address.checkpoint_id)
 
     def open_parts(self, body: bytes, address: Address) -> tuple[bytes, str | None, str | None, Digests]:
-        """Return what `header` was given."""
+        """Return the parts that were passed to `header`."""
         parts = self._open(body, f"{address}: its header", "entry", address.checkpoint_ns, address.checkpoint_id)
         frame, parent, run_id, digests = unpack(parts)
         return frame, parent, run_id, {name: (kind, digest) for name, kind, digest in digests}
 
     def open_header(self, body: bytes, address: Address) -> tuple[bytes, Digests | None]:
-        """Return a header, and the digests of the channels."""
+        """Return an opened header, and the digests of the channels."""
         if key_in(body) is None:
             self._check_plain(f"{address}: its header")
             return body, None
@@ -618,7 +642,7 @@ class Seals:
         return frame, digests
 
     def open_entry(self, entry: Entry, *, is_part: bool = False) -> tuple[Entry, Digests | None]:
-        """Return an entry, opened, and the digests of its channels."""
+        """Return an opened entry, and the digests of its channels."""
         if key_in(entry.header) is None:
             self._check_plain(f"{entry.address}: its header")
             return entry, None
@@ -628,50 +652,50 @@ class Seals:
         if entry.parent not in (None, parent) or entry.run_id != run_id:
             raise SealBroken(f"{entry.address}: {_OTHER}")
         if not (shown.items() <= put.items() if is_part else list(shown.items()) == list(put.items())):
-            raise SealBroken(f"{entry.address}: it shows other channels than were put")
+            raise SealBroken(f"{entry.address}: its channels are not the ones that were written")
         return replace(entry, header=frame), digests
 
     def rows(self, rows: Sequence[Row], address: Address, channel: str) -> tuple[Row, ...]:
-        """Return rows, sealed."""
+        """Return sealed rows."""
         ns = address.checkpoint_ns
         return tuple(Row(row.lo, row.count, self._seal(row.body, "row", ns, channel, row.count)) for row in rows)
 
     def open_rows(self, rows: Sequence[Row], address: Address, channel: str) -> Sequence[Row]:
-        """Return rows, opened."""
+        """Return opened rows."""
         ns, where = address.checkpoint_ns, f"{address}, channel {channel!r}: a row"
         return [
             Row(row.lo, row.count, self._open_value(row.body, where, "row", ns, channel, row.count)) for row in rows
         ]
 
     def batch(self, batch: Batch, address: Address) -> Batch:
-        """Return writes, sealed."""
+        """Return sealed writes."""
         return replace(batch, body=self._seal(batch.body, *_place_of_batch(batch, address)))
 
     def open_batch(self, batch: Batch, address: Address) -> Batch:
-        """Return writes, opened."""
+        """Return opened writes."""
         where = f"{address}: writes of task {batch.task_id}"
         return replace(batch, body=self._open_value(batch.body, where, *_place_of_batch(batch, address)))
 
     # -- cells -------------------------------------------------------------------------------------------------
 
     def cell(self, cell: Cell, shelf: Shelf, key: str) -> Cell:
-        """Return a cell, sealed; its header says whether it has a body, and which marks, if it has any."""
+        """Return a sealed cell. Its header includes its marks, and whether it has a body."""
         place = _place_of_cell(cell, shelf, key)
         marks = [list(cell.marks)] if cell.marks else []
         header = self._seal(pack([cell.header, bool(cell.body), *marks]), "cell", *place)
         return replace(cell, header=header, body=self._seal(cell.body, "body", *place) if cell.body else b"")
 
     def open_cell(self, cell: Cell, shelf: Shelf, key: str, *, has_body: bool) -> Cell:
-        """Return a cell, opened."""
+        """Return an opened cell."""
         place = _place_of_cell(cell, shelf, key)
-        whose = "what threads share" if shelf.thread_id is None else f"thread {shelf.thread_id!r}"
+        whose = "shared records" if shelf.thread_id is None else f"thread {shelf.thread_id!r}"
         where = f"{whose}: the {shelf.kind} {key}"
         if key_in(cell.header) is None:
             self._check_plain(where)
             return cell
         header, had_body, *marks = unpack(self._open(cell.header, where, "cell", *place))
         if has_body and had_body is not bool(cell.body):
-            raise SealBroken(f"{where}: a part of it was taken away, or put there")
+            raise SealBroken(f"{where}: its body was removed, or added")
         body = self._open(cell.body, where, "body", *place) if cell.body else b""
         return replace(cell, header=header, body=body, marks=tuple(marks[0]) if marks else ())
 

@@ -1,6 +1,6 @@
-"""The key of a store, which wraps the keys of its threads, and the cell that holds it, wrapped by the master key.
+"""The key of a store, which wraps the keys of its threads, and its cell.
 
-A renewed store has a new key, which wraps the earlier ones: they open the keys that are not wrapped again yet.
+A renewed store has a new key, which wraps the earlier keys. These open data keys that are not wrapped again yet.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from langgraph_keel.keys.sealing import KEY_BYTES, Sealer, pack, place_of, unpac
 FIRST = b""
 """The name of the first key of a store."""
 _ENDED = b"ended"
-"""What says, sealed, that a migration has ended."""
+"""Marker, stored sealed, of a migration that has ended."""
 _ID_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCell:
-    """The content of the cell of a store."""
+    """The content of a store's cell."""
 
     store_id: str  # unique: records that are copied by hand do not open in another store
     tenant: str  # empty for none; authenticated
@@ -36,14 +36,14 @@ class StoreCell:
     id: bytes = FIRST  # the name of the key of the store
     earlier: Sequence[tuple[bytes, bytes]] = ()  # by name, wrapped by the current one, the latest first
     is_renewing: bool = False  # whether the keys of threads are being wrapped again
-    ended: bytes | None = None  # says, sealed, that a migration has ended
-    names: bytes | None = None  # the key of names, wrapped by that of the store, if names are hidden
+    ended: bytes | None = None  # the sealed marker of a migration that has ended
+    names: bytes | None = None  # the key of names, wrapped by the store's key, if names are hidden
 
     @property
     def context(self) -> bytes:
-        """What the master key wraps the store's with, beside it."""
+        """Data that is authenticated when the master key wraps the store's key."""
         renewed = () if self.id == FIRST else (self.id, self.is_renewing)
-        # Else who can write to the store would take the key of names away, and names stand in the clear from then on.
+        # Otherwise an attacker with write access could remove the key of names, and later names would be in the clear.
         hides = ("names",) if self.names else ()
         return place_of(self.store_id, "tenant key", self.tenant, *renewed, *hides)
 
@@ -54,17 +54,17 @@ class StoreCell:
             secret = master.unwrap(self.wrapped, self.context)
         except Exception as error:
             raise KeyMissing(
-                f"the master key {master.id!r} does not open what was wrapped with a key of that name "
-                f"({type(error).__name__}): it is another key, or the record was changed"
+                f"the master key {master.id!r} does not open the store's key, wrapped with a key of that name "
+                f"({type(error).__name__}): it is a different key, or the record was changed"
             ) from error
         return Sealer(secret)
 
     def wrap(self, key: Sealer, master: MasterKey) -> StoreCell:
-        """Return it with its key wrapped by a master key."""
+        """Return a copy whose key is wrapped by a master key."""
         return replace(self, master_id=master.id, wrapped=master.wrap(key.secret, self.context))
 
     def to_cell(self) -> Cell:
-        """Return it as it is stored."""
+        """Return the cell to store."""
         renewed = [] if self.id == FIRST else [self.id, [list(each) for each in self.earlier], self.is_renewing]
         rest = [self.ended, self.names] if self.names else [self.ended] if self.ended else []
         parts = [self.store_id, [self.tenant, self.master_id, self.wrapped, *renewed], list(self.shared), *rest]
@@ -72,23 +72,23 @@ class StoreCell:
 
     @property
     def end_place(self) -> bytes:
-        """Where it says that a migration has ended."""
+        """The place of the marker of a migration that has ended."""
         return place_of(self.store_id, "migration")
 
     def is_ended(self, key: Sealer) -> bool:
-        """Return whether it says that a migration has ended."""
+        """Return whether a migration has ended."""
         return self.ended is not None and key.open(self.ended, self.end_place) == _ENDED
 
     def end(self, key: Sealer, *, is_ended: bool) -> StoreCell:
-        """Return it so that it says that a migration has ended, or that none has."""
+        """Return a copy with or without the marker of a migration that has ended."""
         return replace(self, ended=key.seal(_ENDED, self.end_place) if is_ended else None)
 
     def with_names(self, key: Sealer, names: Names) -> StoreCell:
-        """Return it with a key of names."""
+        """Return a copy with a key of names."""
         return replace(self, names=key.seal(names.secret, self._names_place))
 
     def open_names(self, key: Sealer) -> Names | None:
-        """Return what hides names; `None` if none are hidden."""
+        """Return the `Names` that hide names; `None` if names are not hidden."""
         return None if self.names is None else Names(key.open(self.names, self._names_place))
 
     @property
@@ -102,11 +102,11 @@ class StoreCell:
             try:
                 keys[id] = Sealer(key.open(sealed, self._earlier_place(id)))
             except SealBroken as error:
-                raise SealBroken(f"an earlier key of the store is not sealed as it was: {error}") from None
+                raise SealBroken(f"an earlier key of the store was tampered with: {error}") from None
         return keys
 
     def renew(self, keys: Mapping[bytes, Sealer], master: MasterKey) -> tuple[StoreCell, Sealer]:
-        """Return it with a new key, and that key; its shared data keys are yet to be wrapped by it."""
+        """Return a copy with a new key, and the key, which must wrap the shared keys next."""
         key, was_ended = Sealer(token_bytes(KEY_BYTES)), self.is_ended(keys[self.id])
         names = self.open_names(keys[self.id])
         new = replace(self, id=token_bytes(_ID_BYTES), is_renewing=True)
@@ -119,17 +119,17 @@ class StoreCell:
 
 
 def parse_cell(cell: Cell) -> StoreCell:
-    """Return what the cell of a store holds."""
+    """Return the content of a store's cell."""
     try:
         store_id, (tenant, master_id, wrapped, *renewed), shared, *rest = unpack(open_frame(cell.header))
         id, earlier, is_renewing = renewed or (FIRST, (), False)
         earlier = tuple((name, sealed) for name, sealed in earlier)
     except (ValueError, TypeError) as error:
-        raise CorruptStore(f"the keys of the store do not decode: {error}") from None
+        raise CorruptStore(f"the keys of the store cannot be decoded: {error}") from None
     kinds = [type(part) for part in (store_id, tenant, master_id, wrapped, id, is_renewing, *rest)]
     of_rest: list[list[type]] = [[], [bytes], [bytes, bytes], [type(None), bytes]]
     if kinds[:6] != [str, str, str, bytes, bytes, bool] or kinds[6:] not in of_rest:
-        raise CorruptStore("the keys of the store are not what they should be")
+        raise CorruptStore("the keys of the store have an unexpected format")
     if {type(part) for each in earlier for part in each} - {bytes} or (id == FIRST) is bool(renewed):
-        raise CorruptStore("the earlier keys of the store are not what they should be")
+        raise CorruptStore("the earlier keys of the store have an unexpected format")
     return StoreCell(store_id, tenant, master_id, wrapped, shared, id, earlier, is_renewing, *rest)

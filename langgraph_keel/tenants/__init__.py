@@ -1,1 +1,1 @@
-"""Tenants: views of one store in which only one customer's threads exist."""
+"""Tenants: views of one store that contain only one customer's threads."""

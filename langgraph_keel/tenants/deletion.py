@@ -1,4 +1,4 @@
-"""A tenant who leaves: all that one has in the store goes, and a receipt says what that was."""
+"""Deletion of a tenant's data, with a receipt."""
 
 from __future__ import annotations
 
@@ -24,24 +24,26 @@ from langgraph_keel.retention.holds import list_holds, refusal
 from langgraph_keel.retention.reclaim import Reclaimed
 
 AT_ONCE = 100
-"""Threads that are deleted in one request."""
+"""Threads deleted per request."""
 
 
 @publish
 @dataclass(frozen=True, slots=True)
 class TenantReceipt:
-    """What the deletion of a tenant has done. It is returned and not stored; the audit trail keeps counts and the hash.
+    """Receipt of the deletion of a tenant.
+
+    It is not stored; the audit trail keeps counts and the hash.
 
     Attributes:
         tenant: The tenant.
-        at: ISO time when the deletion ended.
-        threads: How many threads were deleted; with `dry_run`, how many would be. After one that was cut off, the rest.
-        checkpoints: How many checkpoints could be seen in them.
-        left: Whether there is still something: with `dry_run`, or what a run has put meanwhile.
-        exempt: What this store cannot reach: a sentence each.
-        reclaimed: What became of the space; `None` if that was not asked for.
+        at: ISO time of the end of the deletion.
+        threads: Number of threads deleted, or with `dry_run`, to be deleted. After an interruption, only the rest.
+        checkpoints: Number of readable checkpoints in them.
+        left: Whether the tenant still has data: with `dry_run`, or because a run wrote concurrently.
+        exempt: Sentences about data that this store cannot reach.
+        reclaimed: The result of reclaiming space; `None` if that was not requested.
         dry_run: Whether nothing was written.
-        problems: What else went wrong, in words.
+        problems: Sentences about other failures.
     """
 
     tenant: str
@@ -56,20 +58,20 @@ class TenantReceipt:
 
     @property
     def tenant_hash(self) -> str:
-        """SHA-256 of the tenant's name, in hexadecimal digits, as the audit trail has it."""
+        """SHA-256 of the tenant's name, in hexadecimal, as in the audit trail."""
         return sha256(self.tenant.encode()).hexdigest()
 
     @property
     def complete(self) -> bool:
-        """Whether nothing of the tenant is left in this store that Keel knows of."""
+        """Whether no known data of the tenant is left in this store."""
         return not (self.left or self.problems)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return a dict of plain data."""
         return {**asdict(self), "tenant_hash": self.tenant_hash, "complete": self.complete}
 
     def __str__(self) -> str:
-        """Return it in words, a line each."""
+        """Describe the result, one fact a line."""
         return "\n".join(self._lines())
 
     def _repr_html_(self) -> str:
@@ -83,7 +85,7 @@ class TenantReceipt:
             return
         yield f"Deleted: {what}, at {self.at}"
         if self.left:
-            yield "Not done: something was put meanwhile: stop what runs for the tenant, and delete again"
+            yield "Not done: a run wrote new data during the deletion: stop the tenant's runs, and delete again"
         yield from (f"Not done: {problem}" for problem in self.problems)
         if self.reclaimed:
             yield f"Space after that: {self.reclaimed}"
@@ -93,7 +95,7 @@ class TenantReceipt:
 def delete_tenant(
     session: Session, theirs: Session, elsewhere: Sequence[str], dry_run: bool, tell: Tell
 ) -> Plan[TenantReceipt]:
-    """Delete all that a tenant has; or look how much it is. One that broke off is finished by the next one."""
+    """Delete all data of a tenant, or count it. Resumes an interrupted deletion."""
     tenant = str(theirs.tenant)
     for hold in (yield from list_holds(theirs)):
         raise refusal(f"{hold.user_id!r} of tenant {tenant}", hold)
@@ -111,14 +113,14 @@ def delete_tenant(
     if was_there:
         content = {"tenant": receipt.tenant_hash, "threads": deleted, "checkpoints": checkpoints}
         try:
-            yield from audit.append(session, "", receipt.at, "tenant deleted", content)  # of no thread, so it stays
+            yield from audit.append(session, "", receipt.at, "tenant deleted", content)  # without a thread, so it stays
         except KeelError as error:
-            return replace(receipt, problems=(f"the audit trail does not say it: {error}",))
+            return replace(receipt, problems=(f"the deletion could not be recorded in the audit trail: {error}",))
     return receipt
 
 
 def _look_at(theirs: Session, dry_run: bool, tell: Tell) -> Plan[tuple[int, int]]:
-    """Count threads and checkpoints; features forget what they remember of threads that are about to go."""
+    """Count threads and checkpoints, and let features forget threads to be deleted."""
     threads = checkpoints = 0
     size, after = THREADS, None
     while size == THREADS:

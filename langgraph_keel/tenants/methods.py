@@ -1,4 +1,7 @@
-"""`saver.tenants`: which tenants there are, and the deletion of one. A tenant's saver is `saver.for_tenant(name)`."""
+"""`saver.tenants`: list and delete tenants.
+
+A tenant's saver is `saver.for_tenant(name)`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ Tenants: TypeAlias = Literal["allowed", "required"]
 
 
 class TenantMethods(Component):
-    """`saver.tenants`: the customers that share a store, and see nothing of each other."""
+    """`saver.tenants`: the tenants that share a store in isolation."""
 
     _saver: RetentionSaver
 
@@ -37,16 +40,16 @@ class TenantMethods(Component):
         return shared_engine(self._saver)
 
     def _list(self) -> Plan[Sequence[str]]:
-        """Return the names of the tenants that have something in the store, in order.
+        """Return the names of tenants with data in the store, in order.
 
-        It may look at the names of all that tenants have: for who operates the store.
+        It may read the names of all records of tenants, and is meant for operators of the store.
 
         Raises:
-            InvalidInput: This saver is a tenant's; or it was made with `tenants="required"`.
+            InvalidInput: If this saver is a tenant's, or was created with `tenants="required"`.
         """
         session = self.engine.session
         if session.tenant:
-            raise InvalidInput(f"this saver is tenant {session.tenant!r}'s, who does not see which others there are")
+            raise InvalidInput(f"this saver is tenant {session.tenant!r}'s, and a tenant cannot see other tenants")
         return (yield from read_tenants(session.store))
 
     list, alist = faces(_list)
@@ -59,29 +62,31 @@ class TenantMethods(Component):
         reclaim: bool | Literal["full"] = True,
         on_progress: Progress | None = None,
     ) -> Plan[TenantReceipt]:
-        """Delete all that a tenant has: threads with all that is theirs, and what they share.
+        """Delete all data of a tenant: its threads, and the records that they share.
 
-        Approvals and the audit trail, results of tools, policies, and the key, if the store is encrypted: a tenant who
-        comes again gets another one. What others have stays as it is. That it was done stands in the audit trail of no
-        tenant, with counts and a hash of the name. Damaged threads go as well.
+        This includes approvals and the audit trail, tool results, policies, damaged threads, and, in an encrypted
+        store, the tenant's key: if the tenant returns, it gets a new one. Other tenants' data is not changed. The
+        deletion is recorded in the store's own audit trail (without a tenant), with counts and a hash of the name.
 
-        Stop what runs for the tenant first. If it breaks off, or a process dies, delete again: that finishes it.
-        At a time a hundred threads go, each request atomic; of files, the whole directory.
+        Stop the tenant's runs first. If the deletion is interrupted, call it again: it resumes. Each request deletes a
+        hundred threads atomically; in a files store, the whole directory.
 
         Args:
             name: The tenant.
-            dry_run: Only say how much would go; nothing is written.
+            dry_run: Whether to only count the data; nothing is written.
             reclaim: As for `erase`.
-            on_progress: Called with how many threads were counted (`None` in all), then how many of how many deleted.
+            on_progress: Called with the number of threads counted and `None`, then with the number deleted and the
+                total.
 
         Returns:
-            What went: `receipt.complete` says whether nothing is left. Of a tenant who has nothing, nothing went.
+            The receipt. `receipt.complete` states whether nothing is left. For an unknown tenant, nothing was deleted.
 
         Raises:
-            InvalidInput: It cannot be a tenant's name; this saver is a tenant's itself; or an argument cannot be meant.
-            OnHold: A person of the tenant is on hold (`retention.hold`). Nothing was deleted.
-            ReadOnlyStore: This saver only reads, and it is no `dry_run`.
-            StoreError: The store cannot be asked; what was deleted by then is, and the next call goes on.
+            InvalidInput: If `name` is not a valid name of a tenant, an argument is invalid, or this saver is a
+                tenant's.
+            OnHold: If a person of the tenant is on hold (`retention.hold`). Nothing was deleted.
+            ReadOnlyStore: If this saver is read-only, unless `dry_run` is set.
+            StoreError: If the store fails. Threads deleted until then stay deleted, and the next call resumes.
         """
         check_flags(dry_run=dry_run)
         if reclaim not in (True, False, "full"):

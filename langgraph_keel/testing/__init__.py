@@ -1,8 +1,8 @@
-"""Tests for whoever writes a backend: the contract as a test class, a state machine, and drivers that fail on purpose.
+"""Tests for authors of backends: contract, state machine, and fault injection.
 
     from langgraph_keel.testing import SaverContract, SaverMachine
 
-Needs pytest and hypothesis, and only when it is imported.
+Needs pytest and hypothesis, but only when it is imported.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 for _part in ("rig", "machine", *(f"contract_{name}" for name in ("cells", "reading", "removal", "travel", "writing"))):
-    # Their assertions explain themselves when they fail, as in any test file.
+    # So that failing assertions show their values, as in any test file.
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
 
 from langgraph_keel.testing.contract import SaverContract  # noqa: E402

@@ -1,4 +1,6 @@
-"""The contract of a backend, as a test class: subclass it, say how your store is opened, and run pytest.
+"""The contract of a backend as a test class.
+
+Define how your store is opened, and run pytest.
 
     class TestMongo(SaverContract):
         @pytest.fixture
@@ -7,8 +9,8 @@
             yield store
             store.close()
 
-Every test runs on both faces, and where it matters with a saver that remembers and with a new one for every call. There
-are no capability flags: a store keeps all of it, or it is no backend of Keel.
+Every test runs on both faces, and, if it matters, both with a saver with a memo and with a new saver for every call.
+There are no capability flags: a backend must satisfy the whole contract.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from langgraph_keel.testing.contract_writing import ConflictContract, FaultContr
 
 
 class SaverContract(
-    # Pytest runs the last of them first: what is basic and quick.
+    # Pytest runs the last of them first, so the basic and quick ones are last.
     ValuesContract,
     StrayContract,
     TenantContract,
@@ -42,4 +44,7 @@ class SaverContract(
     WritesContract,
     ReadingContract,
 ):
-    """All parts of the contract. The parts may also be subclassed one by one while a backend is being written."""
+    """All parts of the contract.
+
+    While writing a backend, you can also subclass the parts one by one.
+    """

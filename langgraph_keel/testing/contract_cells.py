@@ -1,4 +1,4 @@
-"""Cells: compare-and-set, fencing, pages, and going with their thread."""
+"""Cells: compare-and-set, fencing, pages, and deletion with their thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cell(token: str, body: bytes = b"body", **more: object) -> Cell:
 
 
 def legible(text: str) -> bytes:
-    """Return a body that holds a text, as the ledger would store it."""
+    """Return a body with a text, as the ledger stores it."""
     return Codec(KeelSerializer()).encode([text])
 
 
@@ -35,7 +35,7 @@ def swap(rig: Rig, shelf: Shelf, key: str, expected: str | None, new: Cell | Non
 
 
 def held(rig: Rig, shelf: Shelf, *keys: str) -> Mapping[str, Cell]:
-    """Return what cells hold."""
+    """Return the content of cells."""
     cells: Mapping[str, Cell] = rig.face.verb("read_cells", shelf, list(keys))
     return dict(cells)
 
@@ -152,14 +152,14 @@ class CellContract(RigFixtures):
         assert held(rig, OF_THREAD, "k") == {"k": cell("1")}
 
     def test_a_store_copies_no_cells(self, rig: Rig) -> None:
-        """Which of them belong to a copy, hooks decide."""
+        """Hooks decide which cells belong to a copy."""
         rig.author().put({"a": 1})
         swap(rig, OF_THREAD, "k", None, cell("1"))
         rig.face.verb("copy_thread", "t", "copy")
         assert held(rig, Shelf("copy", "tool"), "k") == {}
 
     def test_pruning_rows_leaves_cells(self, rig: Rig) -> None:
-        other = Shelf("t", "other")  # the engine knows what calls of tools are, and prunes those itself
+        other = Shelf("t", "other")  # the engine prunes the cells of tool calls itself
         swap(rig, other, "k", None, cell("1", BODIES[3]))
         rig.author().follow([{"a": n} for n in range(3)])
         rig.face.prune(["t"])

@@ -1,4 +1,4 @@
-"""Reading, listing, values that come back as they were put with little written, and bad or odd input."""
+"""Reading, listing, exact and compact storage, and invalid or unusual input."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ FILTERS: list[tuple[dict[str, Any], set[str]]] = [
 ]
 
 LONG = 130
-"""Checkpoints of a history that takes several pages."""
+"""Number of checkpoints of a history with several pages."""
 
 IN_PLACE: dict[str, Callable[[dict[str, Any]], object]] = {
     "append": lambda state: state["list"].append(chat(1, 50)[0]),
@@ -117,7 +117,7 @@ ODD_IDS = {
     "separators": "a|b:c|d",
     "not normalized": "e\u0301",
 }
-"""Ids that some store or other takes for something else."""
+"""Ids with a special meaning in some store."""
 
 BAD_IDS: dict[str, Any] = {"surrogate": "lone \ud800", "list": ["t"], "bytes": b"t", "float": 1.5, "bool": True}
 
@@ -223,7 +223,7 @@ class ReadingContract(RigFixtures):
         assert [id_of(found) for found in rig.face.list(at())] == ["1f0-11:00", "1f0-12:00"]
 
     def test_what_others_do_to_a_checkpoint_that_is_known_is_seen(self, warm: Rig) -> None:
-        """A saver that has put or read a checkpoint reads only what may have changed, and that it does read."""
+        """A saver that knows a checkpoint still reads all data that may have changed."""
         other = warm.open()
         first, second = warm.author().follow([STATE, STATE | {"count": 2}])
         other.put_writes(second, [("a", "of another")], "task")
@@ -334,7 +334,7 @@ class ReadingContract(RigFixtures):
         assert values_of(next(rig.face.list(at()))) == values_of(found)
 
     def test_an_entry_whose_refs_were_emptied_is_read_with_its_writes_and_without_rows(self, warm: Rig) -> None:
-        """So `saver.provenance.read` asks for what stands beside the writes, and for no values."""
+        """This is how `saver.provenance.read` reads writes without values."""
         for config in warm.author().follow([STATE, {"list": [1]}]):
             warm.face.put_writes(config, [("a", id_of(config))], "task one")
             warm.face.put_writes(config, [("b", "x" * 600)], "task two", "path")
@@ -358,7 +358,7 @@ class ReadingContract(RigFixtures):
         assert [info.thread_id for info in warm.face.saver.threads(limit=1)] == ["old"]
 
     def test_a_host_whose_clock_is_behind_moves_no_thread_back(self, rig: Rig) -> None:
-        """The times of a thread never go back: not by a put, by a subgraph's, nor by a prune of what came after."""
+        """Times never go back: not by a write, also of a subgraph, and not by a prune."""
         early, noon, late = (f"2026-01-02T{hour}:00:00+00:00" for hour in ("08", "12", "16"))
         rig.author("other").put({}, ts="2026-01-02T10:00:00+00:00")
         author, inner = rig.author("t"), rig.author("t", "inner:1")
@@ -375,9 +375,9 @@ class ReadingContract(RigFixtures):
         assert listed()[0] == ("t", late)
         assert rig.face.read(at("t")).checkpoint["ts"] == late
         rig.face.delete_for_runs(["late"])
-        assert listed()[0] == ("t", noon)  # the one before it was put by the host that is behind
+        assert listed()[0] == ("t", noon)  # the one before it was written by the host whose clock is behind
         rig.continuing(at("t")).put({}, ts=early)
-        assert rig.face.read(at("t")).checkpoint["ts"] == early  # what a checkpoint says of itself stays
+        assert rig.face.read(at("t")).checkpoint["ts"] == early  # the checkpoint's own time is unchanged
         assert listed()[0] == ("t", noon)
 
     def test_threads_are_found_by_their_latest_checkpoint(self, rig: Rig) -> None:
@@ -391,7 +391,7 @@ class ReadingContract(RigFixtures):
         assert _find_threads(rig, owner="ada", node="act") == ["c"]
         assert _find_threads(rig, owner="nobody") == _find_threads(rig, node="none") == []
         rig.author("a").put(goes_on, metadata={"user_id": "bob"})
-        rig.author("b", "inner:1").put(ends, metadata={"user_id": "eve"})  # that of a subgraph tells nothing
+        rig.author("b", "inner:1").put(ends, metadata={"user_id": "eve"})  # metadata of a subgraph does not count
         assert (_find_threads(rig, owner="ada"), _find_threads(rig, owner="bob")) == (["c"], ["a", "b"])
         assert _find_threads(rig, status="done") == _find_threads(rig, owner="eve") == []
         assert _find_threads(rig, node="act") == ["a", "b", "c"]
@@ -408,7 +408,7 @@ class ReadingContract(RigFixtures):
         rig.face.put_writes(second, [("out", 1)], "two")
         rig.face.put_writes(second, [(INTERRUPT, (Interrupt("?", id="i"),))], "three")
         assert (_find_threads(rig, status="waiting"), _find_threads(rig, status="failed")) == (["t"], [])
-        rig.face.put_writes(first, [(ERROR, OSError())], "old")  # as a run does that goes on from there
+        rig.face.put_writes(first, [(ERROR, OSError())], "old")  # as a run that continues from there
         assert _find_threads(rig, status="waiting") == ["t"]
         rig.face.put_writes(second, [("out", 1)], "three")
         assert (_find_threads(rig, status="waiting"), _find_threads(rig, error=KeyError)) == ([], ["t"])
@@ -570,7 +570,7 @@ class ListingContract(RigFixtures):
     def test_checkpoints_removed_while_listing_do_not_end_it(self, warm: Rig, config: Any) -> None:
         author = warm.author()
         for n in range(LONG):
-            # What is removed is where a page of any size could end, as far as is known here.
+            # The removed checkpoint could be the end of a page of any size.
             author.put({"n": n}, metadata={"run_id": "gone" if n > LONG // 2 else "kept"})
         listing = warm.face.list(config)
         assert values_of(next(listing)) == {"n": LONG - 1}
@@ -635,13 +635,13 @@ class ValuesContract(RigFixtures):
         assert exact(listed) == exact([*reversed(states)])
 
     def test_savers_that_know_different_versions_pack_nothing_away(self, warm: Rig) -> None:
-        """Rows that one saver packed hold items that another, who knew an older version, would pack otherwise."""
+        """Savers that know different versions would pack the same items differently."""
         old = warm.author(face=warm.open())
         states = [chat(n) for n in range(1, 33)]
         old.follow([{"list": state} for state in states])
         states.append(chat(20, 13))
         warm.continuing(at(), warm.open()).put({"list": states[-1]})
-        # This saver knows the trimmed list only, so what it packs begins in the middle of what the old one would pack.
+        # This saver only knows the trimmed list, so its packed row starts in the middle of the other saver's.
         packing = warm.continuing(at(), warm.open())
         for n in range(34, 80):
             states.append(chat(n - 13, 13))
@@ -694,13 +694,13 @@ class Allowed:
 
 
 class Unknown:
-    """A class no serializer knows how to store."""
+    """A class that no serializer can store."""
 
     __slots__ = ("lock",)
 
 
 class Failed(Exception):
-    """An exception of the program, whose constructor takes something else than its arguments."""
+    """An exception of the program whose constructor does not take `args`."""
 
     def __init__(self, why: str, *, code: int) -> None:
         super().__init__(f"failed: {why}")
@@ -708,7 +708,7 @@ class Failed(Exception):
 
 
 def local_value() -> Any:
-    """Return an object of a class that no other process finds."""
+    """Return an object of a class that other processes cannot find."""
 
     @dataclass
     class Local:
@@ -718,7 +718,7 @@ def local_value() -> Any:
 
 
 class InputContract(RigFixtures):
-    """What callers pass."""
+    """Arguments of callers."""
 
     @pytest.mark.parametrize("name", ODD_IDS)
     def test_odd_ids_are_only_ids(self, warm: Rig, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Removing, strays (threads that hold something and show no checkpoint), and copying."""
+"""Removal, strays (threads with records but without checkpoints), and copying."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from langgraph_keel.testing.machine import TREE, chat
 from langgraph_keel.testing.rig import Rig, RigFixtures, at, exact, id_of, values_of
 
 SECRETS = [f"{n}-{UUID(int=n * 0x1234567890ABCDEF1234567)}" + "-x5Jq8#Vz" * 4 for n in range(9)]
-"""Texts long enough for an item of their own and too short to be compressed: they can be seen in the raw bytes."""
+"""Texts that are visible in raw bytes: separate items, too short to be compressed."""
 
 LONG = "größer/" * 100
-"""An id that no file, and no index, takes as it is."""
+"""An id that cannot be used unchanged as a file name or in an index."""
 
 
 def seen(rig: Rig) -> list[int]:
-    """Return which of the secrets stand in the stored bytes."""
+    """Return the secrets that the stored bytes contain."""
     raw = rig.backend.raw()
     return [n for n, secret in enumerate(SECRETS) if secret.encode() in raw]
 
 
 def task(n: int) -> str:
-    """Return the id of a task, as LangGraph makes them."""
+    """Return the id of a task, in LangGraph's form."""
     return str(UUID(int=n + 7 * 2**100))
 
 
 def called(rig: Rig, ns: str, *outer: RunnableConfig) -> RunnableConfig:
-    """Put what a subgraph would that was called at these checkpoints, the outermost first."""
+    """Write a subgraph's checkpoint, called at these checkpoints, outermost first."""
     outers = ["", *("|".join(ns.split("|")[: n + 1]) for n in range(ns.count("|")))]
     parents = {name: id_of(config) for name, config in zip(outers, outer, strict=True)}
     author = rig.author("t", ns)
@@ -131,7 +131,7 @@ class RemovalContract(RigFixtures):
         assert len(listed) == 2
 
     def test_item_numbers_are_not_used_again(self, warm: Rig) -> None:
-        """A saver that still knows an item which is gone must not take a new one for it."""
+        """A saver that remembers a removed item must not mistake a new item for it."""
         author = warm.author()
         first = author.put({"a": SECRETS[0], "list": chat(2)})
         author.put({"b": 1})
@@ -178,7 +178,7 @@ class RemovalContract(RigFixtures):
         assert [values_of(found) for found in rig.face.list(at())] == [{"a": "1"}]
 
     def test_finished_subgraph_calls_go_and_others_stay(self, rig: Rig) -> None:
-        """The namespaces of calls of a step that is over go; those of the latest step, and persistent ones, stay."""
+        """Call namespaces of finished steps are removed; persistent and latest ones stay."""
         trunk = rig.author()
         old = trunk.put({"n": 1})
         called(rig, f"node:{task(1)}", old)
@@ -268,7 +268,7 @@ def fill_thread(rig: Rig, thread_id: str | None, key: str = "k", origin: str = "
 
 
 def write(rig: Rig, thread_id: str) -> None:
-    """Store the writes of a task whose checkpoint is not there."""
+    """Store the writes of a task whose checkpoint does not exist."""
     rig.face.put_writes(at(thread_id, checkpoint_id="00000000"), [("a", 1)], "task")
 
 
@@ -328,7 +328,7 @@ class StrayContract(RigFixtures):
 
 
 def told(rig: Rig, thread: str) -> list[Any]:
-    """Return all there is to see of a thread, without its name."""
+    """Return all visible data of a thread, without its name."""
     return [
         (
             found.config["configurable"]["checkpoint_ns"],
@@ -343,7 +343,7 @@ def told(rig: Rig, thread: str) -> list[Any]:
 
 
 def fill(rig: Rig, thread: str = "t") -> None:
-    """Put a history with writes, early writes, a fork and a namespace."""
+    """Write a history with writes, early writes, a fork and a namespace."""
     author = rig.author(thread)
     configs = author.follow([{"list": chat(n), "tree": {**TREE, "n": n}} for n in range(1, 12)])
     rig.face.put_writes(configs[-1], [("list", 1), (INTERRUPT, "ask")], "task", "~1")

@@ -1,4 +1,4 @@
-"""Ranked cells: several swaps at once, and searches."""
+"""Ranked cells: several swaps in one request, and searches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fill(face: Face, shelf: Shelf, cells: Mapping[str, Cell]) -> None:
 
 
 def found(face: Face, shelf: Shelf, search: Search) -> list[tuple[str, str]]:
-    """Return the keys and tokens of the cells with the marks that a search asks for, read in pages."""
+    """Return the keys and tokens of the cells with a search's marks, read in pages."""
     cells: list[tuple[str, Cell]] = []
     while True:
         page = face.verb("find_cells", shelf, search)

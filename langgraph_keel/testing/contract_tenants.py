@@ -1,4 +1,4 @@
-"""Tenants: what one has is not there for another one, nor for who is none."""
+"""Isolation of tenants from each other and from savers without a tenant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWN, SHARED, RANKED = Shelf("t", "own"), Shelf(None, "own"), Shelf(None, "ranked
 
 
 def views_of(rig: Rig) -> dict[str, Face]:
-    """Return a face for threads without a tenant and one for each tenant; an empty dict if there are no tenants."""
+    """Return a face for no tenant and for each one; empty if there are no tenants."""
     saver = rig.face.saver
     try:
         return {who: rig.on(saver.for_tenant(who) if who else saver) for who in WHO}
@@ -28,7 +28,10 @@ def views_of(rig: Rig) -> dict[str, Face]:
 
 
 def fill(rig: Rig, face: Face, who: str) -> None:
-    """Put what a tenant has: two threads, one of them a stray, and cells; all but the values as each other one."""
+    """Write two threads of a tenant, one of them a stray, and cells.
+
+    Only the values differ between tenants.
+    """
     author = rig.author(face=face)
     author.put({"a": who, "list": [who]}, checkpoint_id="00000001", metadata={"run_id": "r"})
     author.put({"a": who, "list": [who, "more"]}, checkpoint_id="00000002", metadata={"run_id": "r"})
@@ -40,7 +43,7 @@ def fill(rig: Rig, face: Face, who: str) -> None:
 
 
 def read_all(face: Face) -> dict[str, Any]:
-    """Return what there is to see."""
+    """Return all visible data."""
     found, pages = face.get_tuple(at()), {"threads": Page(limit=10), "shown": Page(limit=10, tolerant=True)}
     return {
         "latest": found and (values_of(found), [write[2] for write in found.pending_writes or ()]),
@@ -64,10 +67,13 @@ def read_all(face: Face) -> dict[str, Any]:
 
 
 class TenantContract(RigFixtures):
-    """`of_tenant` and `list_tenants`. A store may have none, and says so by a named error."""
+    """`of_tenant` and `list_tenants`.
+
+    A store without tenants must raise a named error.
+    """
 
     def test_what_each_tenant_has_is_its_own(self, rig: Rig) -> None:
-        """Equal names, and one name that begins another one."""
+        """With equal names of threads, and a tenant whose name is a prefix of another's."""
         views = views_of(rig)
         nothing = {who: read_all(face) for who, face in views.items()}
         for number, (who, face) in enumerate(views.items()):
@@ -99,7 +105,7 @@ class TenantContract(RigFixtures):
                 assert read_all(views[other]) == before[other]
 
     def test_tenants_are_listed_who_have_something(self, warm: Rig) -> None:
-        """In pages, in order: threads, or only what threads share."""
+        """In pages, in order, if they have threads or only shared records."""
         views = views_of(warm)
         if not views:
             return
@@ -112,7 +118,6 @@ class TenantContract(RigFixtures):
         assert (listed("list_tenants", None, 1), listed("list_tenants", "one", 1)) == (["one"], ["one2"])
 
     def test_a_tenant_that_has_nothing_left_is_not_listed(self, warm: Rig) -> None:
-        """Nobody would know why."""
         views = views_of(warm)
         if not views:
             return
@@ -122,7 +127,7 @@ class TenantContract(RigFixtures):
         assert warm.face.verb("list_tenants", None, 10) == ["one"]
 
     def test_a_tenant_who_leaves_leaves_nothing(self, warm: Rig) -> None:
-        """Threads, strays and cells, in parts; others keep all, also those whose name begins with that one."""
+        """Threads, strays and cells, in parts. Other tenants keep everything, also if names share a prefix."""
         views = views_of(warm)
         nothing = {who: read_all(face) for who, face in views.items()}
         for who, face in views.items():
@@ -141,7 +146,7 @@ class TenantContract(RigFixtures):
             assert read_all(face)["latest"] == before["one"]["latest"]
 
     def test_the_threads_of_no_tenant_are_not_deleted_at_once(self, rig: Rig) -> None:
-        """Which would be what a tenant's store is asked for, with its name forgotten."""
+        """That could happen if the caller forgets the tenant's name."""
         rig.author().put({"a": 1})
         if views_of(rig):
             with pytest.raises(InvalidInput, match="no store of a tenant"):
@@ -149,7 +154,6 @@ class TenantContract(RigFixtures):
         assert [info.thread_id for info, _ in rig.face.verb("read_threads", Page(None, 10))] == ["t"]
 
     def test_a_tenant_has_no_tenants(self, warm: Rig) -> None:
-        """Which would be more names for what is another one's."""
         for who, face in views_of(warm).items():
             if who:
                 with pytest.raises(InvalidInput, match="tenant"):

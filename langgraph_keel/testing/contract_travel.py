@@ -31,23 +31,23 @@ LONG = [random.Random(n).random() for n in range(400)]
 MEMORY = "memory"
 """The namespace of a subgraph with `checkpointer=True`."""
 CALL = "node:6b9c1c7e-3a0c-5d43-9d3c-111111111111"
-"""The namespace of a call of one without."""
+"""The namespace of a call of a subgraph without it."""
 
 LATER = "put later, and nobody's business in the fork"
 
 
 def walked(saver: KeelSaver, config: RunnableConfig) -> Any:
-    """Return the history as the walk that every saver inherits finds it, one `get_tuple` after the other."""
+    """Return the history as found by the inherited walk with `get_tuple`."""
     return exact(BaseCheckpointSaver.get_delta_channel_history(saver, config=config, channels=CHANNELS))
 
 
 def history(rig: Rig, config: RunnableConfig) -> Any:
-    """Return the history as the saver itself finds it."""
+    """Return the history as found by the saver itself."""
     return exact(rig.face.delta_history(config, CHANNELS))
 
 
 def step(rig: Rig, author: Author, n: int, *, snapshot: bool = False, **metadata: Any) -> RunnableConfig:
-    """Put a checkpoint whose delta channels are not in its values, and write to them as its tasks would."""
+    """Write a checkpoint without delta values, and its tasks' writes to them."""
     values: dict[str, Any] = {"plain": n}
     if snapshot:
         values["items"] = DeltaSnapshot([f"all before {n}", "x" * 100])
@@ -59,19 +59,19 @@ def step(rig: Rig, author: Author, n: int, *, snapshot: bool = False, **metadata
 
 
 def ten_steps(rig: Rig) -> list[RunnableConfig]:
-    """Put ten checkpoints, two of them with a snapshot."""
+    """Write ten checkpoints, two of them with a snapshot."""
     author = rig.author()
     return [step(rig, author, n, snapshot=n in (2, 6)) for n in range(10)]
 
 
 def of(told: Any, *channels: str) -> Any:
-    """Return what a history tells of these channels."""
+    """Return the parts of a history for these channels."""
     kind, pairs = told
     return kind, [pair for pair in pairs if pair[0] in channels]
 
 
 def assert_found(rig: Rig, config: RunnableConfig, before: Any) -> None:
-    """Check that a history still is what it was, for the saver itself and for whoever walks along the parents."""
+    """Check that a history is unchanged, for the saver and for a walk along parents."""
     for found in (history(rig, config), walked(rig.face.saver, config)):
         assert of(found, "items", "other") == of(before, "items", "other")
 
@@ -113,7 +113,7 @@ class DeltaContract(RigFixtures):
         assert history(rig, configs[-1]) == walked(rig.face.saver, configs[-1])
 
     def test_a_circle_of_parents_ends(self, rig: Rig) -> None:
-        """No graph makes one; but who puts a checkpoint again may say that it comes from what came from it."""
+        """No graph creates one, but a descendant may become a parent when written again."""
         author = rig.author()
         first, second = (author.put({"plain": n}, checkpoint_id=f"c{n}") for n in (1, 2))
         rig.continuing(second).put({"plain": 3}, checkpoint_id="c1")
@@ -159,7 +159,7 @@ class DeltaContract(RigFixtures):
             writes = rig.face.delta_history(at(), CHANNELS)
             assert [value for _, _, value in writes["other"]["writes"]] == list(range(n))
             if n == 13:
-                continue  # the value is in this checkpoint: nobody asks what came before
+                continue  # this checkpoint contains the value, so earlier ones are not needed
             since = 6 if n < 13 else 13
             assert [value for _, _, value in writes["items"]["writes"]][::2] == [[f"{k} a"] for k in range(since, n)]
 
@@ -260,7 +260,10 @@ class DeltaContract(RigFixtures):
 
 
 def step_after(author: Author, n: int) -> dict[str, Any]:
-    """Put the checkpoint of step `n` after a snapshot, which the third step writes to; return its values."""
+    """Write the checkpoint of step `n` after a snapshot; return its values.
+
+    The third step changes it.
+    """
     values: dict[str, Any] = {"plain": n}
     snapshot = {"items": DeltaSnapshot(LONG)}
     updates = int(n == 3)
@@ -279,18 +282,18 @@ def configs_of(rig: Rig) -> list[RunnableConfig]:
 
 
 def extended(value: list[str], writes: list[list[str]]) -> list[str]:
-    """Return a list with all that was written appended."""
+    """Return a list with all writes appended."""
     return [*value, *(part for write in writes for part in write)]
 
 
 class State(TypedDict):
-    """A list that is stored as what was written to it."""
+    """A list that is stored as its writes."""
 
     items: Annotated[list[str], DeltaChannel(extended, snapshot_frequency=4)]
 
 
 def reply(state: State) -> Mapping[str, Any]:
-    """Answer with how many questions there were."""
+    """Answer with the number of questions."""
     return {"items": [f"re {sum(not item.startswith('re') for item in state['items'])}"]}
 
 
@@ -312,22 +315,22 @@ class GraphRuns:
         self._call("invoke", {"items": items}, at(thread))
 
     def state(self, thread: str) -> list[str]:
-        """Return what the channel holds."""
+        """Return the value of the channel."""
         return list(self._call("get_state", at(thread)).values["items"])
 
 
 def state(n: int) -> dict[str, Any]:
-    """Return a state of which the next one shares most."""
+    """Return a state that has most in common with the next one."""
     return {"list": chat(n), "tree": {**TREE, "n": n}, "n": n}
 
 
 def marked(found: CheckpointTuple, name: str) -> Any:
-    """Return a mark of Keel's in a checkpoint's metadata."""
+    """Return one of Keel's marks in a checkpoint's metadata."""
     return dict(found.metadata).get(name)
 
 
 def eight_steps(rig: Rig) -> list[RunnableConfig]:
-    """Put eight checkpoints, with writes."""
+    """Write eight checkpoints, with pending writes."""
     configs = rig.author().follow([state(n) for n in range(1, 9)])
     for n, config in enumerate(configs):
         rig.face.put_writes(config, [("list", n), (INTERRUPT, f"question {n}")], f"task {n}")
@@ -335,7 +338,10 @@ def eight_steps(rig: Rig) -> list[RunnableConfig]:
 
 
 def with_memory(rig: Rig) -> list[RunnableConfig]:
-    """Put five checkpoints, of which the second and the third call a subgraph with a memory, and one without."""
+    """Write five checkpoints.
+
+    The second and third call a subgraph with a memory and one without.
+    """
     root, memory, call = rig.author(), rig.author("t", MEMORY), rig.author("t", CALL)
     configs = []
     for n in range(5):
@@ -350,7 +356,7 @@ def with_memory(rig: Rig) -> list[RunnableConfig]:
 
 
 def remembered(rig: Rig) -> Any:
-    """Return what the subgraph with a memory would begin with."""
+    """Return the state with which the subgraph with a memory would start."""
     found = rig.face.get_tuple(at("t", MEMORY))
     return values_of(found) if found else None
 
@@ -458,7 +464,7 @@ class TravelContract(RigFixtures):
         assert len(told(rig, "t")) == 1
         assert values_of(rig.face.read(at())) == values
         assert of(history(rig, at()), "items", "other") == of(before, "items", "other")
-        # Now its parent is kept for delta channels only.
+        # Now its parent is only kept for delta channels.
         for make in (rig.face.rewind, rig.face.fork):
             config = make(at())
             assert of(history(rig, {**at(), **config}), "items", "other") == of(before, "items", "other")
@@ -514,7 +520,7 @@ class TravelContract(RigFixtures):
         assert len(told(rig, "t")) == count + 1, "a memory that is where it should be stays as it is"
 
     def test_memories_whose_caller_is_not_stored(self, rig: Rig) -> None:
-        """With `durability="exit"` it never is: what was put between two root checkpoints belongs to the second."""
+        """With `durability="exit"` it never is. Checkpoints between two root checkpoints belong to the second."""
         root, memory, ends = rig.author(), rig.author("t", MEMORY), []
         for n in range(3):
             memory.put({"seen": n}, metadata={"parents": {"": "never stored"}})
@@ -522,13 +528,13 @@ class TravelContract(RigFixtures):
         for place in (1, 0, 2, 0):
             rig.face.rewind(ends[place])
             assert remembered(rig) == {"seen": place}
-        # On a way that begins at the old latest, the twins that were put after it do not count.
+        # On a path from the former latest checkpoint, twins written after it do not count.
         later = rig.continuing(ends[2]).put(state(9))
         rig.face.rewind(later)
         assert remembered(rig) == {"seen": 2}
 
     def test_memories_before_a_step_that_is_run_again(self, rig: Rig) -> None:
-        """LangGraph's own replay begins with a copy of the old checkpoint as its child, of the same step."""
+        """LangGraph's replay starts with a copy of the checkpoint as its child, same step."""
         configs = with_memory(rig)
         step_of = rig.face.read(configs[2]).metadata["step"]
         copy = rig.continuing(configs[2]).put(state(3), metadata={"source": "fork", "step": step_of})
@@ -570,7 +576,7 @@ class TravelContract(RigFixtures):
         counter = Counter()
         face = warm.on(with_tap(warm.backend.open(), counter))
         face.rewind(configs[3])
-        assert counter.taken() <= 3  # of which one looks for what the thread has asked
+        assert counter.taken() <= 3  # one of them reads the thread's questions
         face.rewind(configs[2])
         assert counter.taken() <= 4
         face.fork(configs[2])
@@ -614,7 +620,7 @@ class TravelContract(RigFixtures):
 
 
 def lived(rig: Rig) -> tuple[list[RunnableConfig], list[Any]]:
-    """Put eight checkpoints with subgraphs, branches and writes; return them, and what there was at each put."""
+    """Write eight checkpoints with subgraphs, branches, writes; return all, and the data."""
     root, memory = rig.author(), rig.author("t", MEMORY)
     configs, then = [], []
     for n in range(8):
@@ -634,7 +640,7 @@ def lived(rig: Rig) -> tuple[list[RunnableConfig], list[Any]]:
 
 
 def as_it_was(rig: Rig, thread: str, config: RunnableConfig) -> list[Any]:
-    """Return all there is to see of a fork, without what its latest says of where it comes from."""
+    """Return all visible data of a fork, except the origin in its latest checkpoint."""
     (*latest, (kind, metadata), writes), *rest = told(rig, thread)
     origin = {"keel_forked_from": {"thread_id": "t", "checkpoint_id": id_of(config)}}
     assert metadata[-1:] == exact(origin)[1]
@@ -642,7 +648,7 @@ def as_it_was(rig: Rig, thread: str, config: RunnableConfig) -> list[Any]:
 
 
 class ForksContract(RigFixtures):
-    """`fork` to a thread of its own, and `Store.copy_thread` up to an entry."""
+    """`fork` to another thread, and `Store.copy_thread` up to an entry."""
 
     @pytest.mark.parametrize("place", [0, 3, 5, 7])
     def test_a_fork_is_the_thread_as_it_was(self, rig: Rig, place: int) -> None:
@@ -825,7 +831,7 @@ class ForksContract(RigFixtures):
         assert list(rig.face.list(None)) == []
 
     def test_a_parent_that_was_put_again_is_no_stranger(self, rig: Rig) -> None:
-        """It has a later number than the copy: no other entry of the fork may get that, and become the parent."""
+        """Its number is later than the copy's. No other entry of the fork may get that number and become the parent."""
         first, second = rig.author().follow([{"n": 1}, {"n": 2}])
         rig.face.put(at(), checkpoint_of(str(id_of(first)), {"n": 1}))
         rig.face.fork(second, "fork")
@@ -839,7 +845,7 @@ class ForksContract(RigFixtures):
         counter = Counter()
         face = warm.on(with_tap(warm.backend.open(), counter))
         face.fork(configs[4], "fork")
-        assert counter.taken() <= 15  # of which six are of the ledger: its calls, and who shares a history
+        assert counter.taken() <= 15  # six of them are for the ledger: its calls, and threads that share a history
 
     def test_what_goes_meanwhile_is_not_forked(self, warm: Rig) -> None:
         configs, _ = lived(warm)
@@ -869,7 +875,7 @@ Told = list[tuple[str, tuple[Any, ...], Any]]
 
 
 def told_changes(rig: Rig, before: RunnableConfig, after: RunnableConfig) -> Told:
-    """Return the edits between two checkpoints: what kind, where, and what stands there now (of a removal, stood)."""
+    """Return edits between checkpoints: kind, place, new (or removed) value."""
     found = rig.face.diff(before, after)
     return [
         (edit.kind, edit.path, exact(edit.before if edit.kind == "removed" else edit.after)) for edit in found.edits
@@ -946,7 +952,7 @@ class DiffContract(RigFixtures):
         assert told_changes(rig, found[1], found[0]) == [("changed", ("seen", 2), exact("b"))]
 
     def test_delta_channels_are_no_edits(self, rig: Rig) -> None:
-        configs = ten_steps(rig)  # with a snapshot in the third, which is no change of its own
+        configs = ten_steps(rig)  # with a snapshot in the third, which does not count as a change
         assert told_changes(rig, configs[1], configs[2]) == [("changed", ("plain",), exact(2))]
         assert told_changes(rig, configs[2], configs[3]) == [("changed", ("plain",), exact(3))]
 

@@ -1,4 +1,4 @@
-"""Pending writes, two savers on one store, and faults: how often the store is asked, and what a lost reply leaves."""
+"""Pending writes, two savers on one store, round trips, and faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATES: list[dict[str, Any]] = [
     {"n": 0, "list": chat(9, 800), "tree": dict(reversed(TREE.items()))},
     *({"n": n, "list": chat(n), "tree": {**TREE, "n": n}} for n in range(1, 36)),
 ]
-"""Of which the later ones share much with each other, and nothing with the first."""
+"""States. All except the first have much in common."""
 LAST = f"{len(STATES):08}"
 
 CHANGES: dict[str, Callable[[Face], object]] = {
@@ -36,7 +36,7 @@ CHANGES: dict[str, Callable[[Face], object]] = {
     "prune": lambda face: face.prune(["t"]),
     "delete_for_runs": lambda face: face.delete_for_runs(["odd"]),
 }
-"""Requests that change something; each may be repeated (but a copy: its target then exists)."""
+"""Changing requests. Each may be repeated, except a copy, whose target then exists."""
 
 
 def writes_of(found: CheckpointTuple) -> list[tuple[str, str, Any]]:
@@ -157,7 +157,7 @@ class WritesContract(RigFixtures):
 
 
 class ConflictContract(RigFixtures):
-    """Lost updates, branches, and what a saver remembers of a store that others change."""
+    """Lost updates, branches, and memos while other savers change the store."""
 
     def test_the_second_of_two_runs_is_refused(self, warm: Rig) -> None:
         base = warm.author().put({"list": chat(3)})
@@ -254,7 +254,7 @@ class ConflictContract(RigFixtures):
 
         write("1", None, is_beside=True)
         write("2", None, is_beside=True)
-        assert latest() == "2"  # no trunk is left: the newest of all
+        assert latest() == "2"  # no trunk is left, so the newest of all
         write("3", "1", is_beside=False)
         write("4", "3", is_beside=True)
         assert latest() == "3"
@@ -350,25 +350,25 @@ class ConflictContract(RigFixtures):
 
 
 def told(face: Face) -> Any:
-    """Return all that can be read."""
+    """Return all readable data."""
     return exact([[found.checkpoint, found.metadata, found.pending_writes, found.config] for found in face.list(None)])
 
 
 def newest_of(face: Face) -> Any:
-    """Return the latest of every thread."""
+    """Return the latest checkpoint of every thread."""
     latest = [face.get_tuple(at(thread)) for thread in ("t", "new")]
     return exact([found and [found.checkpoint, found.metadata] for found in latest])
 
 
 def intended_by(change: str, rig: Rig) -> Any:
-    """Return what there is to read after a change that nothing disturbed."""
+    """Return all readable data after an undisturbed change."""
     refill(rig)
     CHANGES[change](rig.open())
     return told(rig.open())
 
 
 def refill(rig: Rig) -> None:
-    """Start again with a new store and one thread in it."""
+    """Start again with an empty store and one thread."""
     rig.backend.wipe()
     author = rig.author(face=rig.open())
     for n, state in enumerate(STATES, 1):
@@ -377,7 +377,7 @@ def refill(rig: Rig) -> None:
 
 
 def written_on(face: Face) -> None:
-    """Go on where the thread is, with items of every kind."""
+    """Continue the thread, with items of every kind."""
     run = face.read(at()).config
     for n in (3, 4):
         state = {"list": chat(n, 700), "tree": {**TREE, "meanwhile": n}, "text": f"{n} " * 50}
@@ -385,14 +385,14 @@ def written_on(face: Face) -> None:
 
 
 def pruned_and_written_on(face: Face) -> None:
-    """Leave nothing of the thread's items, then go on."""
+    """Remove all items of the thread, then continue it."""
     face.put(face.read(at()).config, checkpoint_of("empty", {}))
     face.prune(["t"])
     written_on(face)
 
 
 def begun_anew(face: Face) -> None:
-    """Delete the thread and begin another one of the same name."""
+    """Delete the thread and create another with the same name."""
     face.delete_thread("t")
     for n in range(1, 5):
         face.put(at(), checkpoint_of(f"anew {n}", STATES[n]))
@@ -405,14 +405,14 @@ MEANWHILE: dict[str, Callable[[Face], object]] = {
     "deleted": lambda face: face.delete_thread("t"),
     "copied": lambda face: face.copy_thread("t", "new"),
 }
-"""What other savers may do while one removes."""
+"""Actions of other savers during a removal."""
 
 
 class FaultContract(RigFixtures):
     """Round trips, and errors between a saver and its store."""
 
     most_trips = 12
-    """Of a removal."""
+    """Maximum number of round trips of a removal."""
 
     def test_one_round_trip_each(self, warm: Rig) -> None:
         counter = Counter()
@@ -442,7 +442,7 @@ class FaultContract(RigFixtures):
             call(warm.on(with_tap(warm.backend.open(), counter)))
             assert counter.taken() == 1
         warm.on(with_tap(warm.backend.open(), counter)).delete_thread("t")
-        assert counter.taken() == 2  # is a person on hold?
+        assert counter.taken() == 2  # one more trip checks for holds
 
     def test_a_listing_is_read_page_by_page(self, warm: Rig) -> None:
         warm.author().follow([{"n": n} for n in range(120)])
@@ -502,7 +502,7 @@ class FaultContract(RigFixtures):
     def test_others_may_write_while_one_removes(self, warm: Rig, change: str, action: str) -> None:
         refill(warm)
         MEANWHILE[action](warm.open())
-        intended = newest_of(warm.open())  # as if the others had acted before
+        intended = newest_of(warm.open())  # as if the other saver had acted before
         for trip in range(1, self.most_trips):
             refill(warm)
             meanwhile = Meanwhile(trip, partial(MEANWHILE[action], SyncFace(warm.backend.open)))
@@ -510,7 +510,7 @@ class FaultContract(RigFixtures):
             if not meanwhile.happened:
                 return
             assert newest_of(warm.open()) == intended
-            told(warm.open())  # all that is left can be read
+            told(warm.open())  # all remaining data can be read
             CHANGES[change](warm.open())
             assert newest_of(warm.open()) == intended
         raise AssertionError("a removal takes too many round trips")

@@ -1,7 +1,7 @@
-"""Taps: what stands between a saver and its driver, to count requests and to make them fail.
+"""Taps between a saver and its driver, which count requests or make them fail.
 
-A request can fail in two places that the caller cannot tell apart: before it was sent (nothing happened) and after it
-was carried out, when only the reply got lost. A saver must be right in both.
+A request can fail before it was sent (nothing happened), or after it was executed (only the reply got lost). The caller
+cannot distinguish the two, and a saver must handle both.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from langgraph_keel.saver import KeelSaver
 
 
 class Injected(Exception):
-    """The error that a fault raises; no saver raises it on its own."""
+    """The error raised by a fault, and by nothing else."""
 
 
 class Tap:
-    """Sees each request on its way out and its reply on the way back. This one does nothing."""
+    """Observes each request and its reply. The base class does nothing."""
 
     def sending(self, request: Any) -> None:
-        """Be told of a request before it is sent; an error raised here keeps it from being sent."""
+        """Called before a request is sent. An error raised here prevents sending it."""
 
     def replied(self, request: Any, reply: Any) -> None:
-        """Be told of a reply; an error raised here takes its place."""
+        """Called with a reply. An error raised here replaces it."""
 
 
 class Counter(Tap):
@@ -38,17 +38,17 @@ class Counter(Tap):
         self.count += 1
 
     def taken(self) -> int:
-        """Return how many round trips there were since this was last asked."""
+        """Return the number of round trips since the last call."""
         count, self.count = self.count, 0
         return count
 
 
 class Fault(Tap):
-    """Fails once: the request number `at` from now, before it is sent or after it was carried out.
+    """Makes one request fail, before it is sent or after it was executed.
 
     Args:
-        at: Requests to let pass first; `None` lets all pass until `arm` is called.
-        lost_reply: Whether the request is carried out and only its reply is lost.
+        at: Number of requests to let pass first; `None` lets all pass until `arm` is called.
+        lost_reply: Whether the request is executed and only its reply is lost.
     """
 
     def __init__(self, at: int | None = None, *, lost_reply: bool = False) -> None:
@@ -57,7 +57,7 @@ class Fault(Tap):
         self.fired = False
 
     def arm(self, at: int = 0) -> None:
-        """Fail once more, at request number `at` from now."""
+        """Fail again, after `at` more requests."""
         self._left, self.fired = at, False
 
     def sending(self, request: Any) -> None:
@@ -66,7 +66,7 @@ class Fault(Tap):
 
     def replied(self, request: Any, reply: Any) -> None:
         if self._lost_reply:
-            self._strike("after this request was carried out")
+            self._strike("after this request was executed")
 
     def _strike(self, when: str) -> None:
         if self._left is None:
@@ -78,11 +78,11 @@ class Fault(Tap):
 
 
 class Meanwhile(Tap):
-    """Lets something else happen between two requests: just before request number `at`.
+    """Runs an action once, just before a request.
 
     Args:
-        at: Requests to let pass first.
-        action: What happens, by other savers.
+        at: Number of requests to let pass first.
+        action: The action, usually by other savers.
     """
 
     def __init__(self, at: int, action: Callable[[], object]) -> None:
@@ -98,7 +98,7 @@ class Meanwhile(Tap):
 
 
 class TappedDriver:
-    """A driver with a tap before it."""
+    """A driver behind a tap."""
 
     def __init__(self, driver: Driver[Any, Any], tap: Tap) -> None:
         self._driver = driver
@@ -113,7 +113,7 @@ class TappedDriver:
 
 
 class AsyncTappedDriver:
-    """As `TappedDriver`, for a running loop."""
+    """An async driver behind a tap."""
 
     def __init__(self, driver: AsyncDriver[Any, Any], tap: Tap) -> None:
         self._driver = driver
@@ -128,7 +128,7 @@ class AsyncTappedDriver:
 
 
 def with_tap(saver: KeelSaver, tap: Tap) -> KeelSaver:
-    """Return a copy of `saver` that sends through `tap` on both faces; it shares store and memo with `saver`."""
+    """Return a copy of a saver, with shared store and memo, that sends through a tap."""
     engine = saver.engine
     driver, async_driver = TappedDriver(engine.driver, tap), AsyncTappedDriver(engine.async_driver, tap)
     return with_engine(saver, engine.with_drivers(driver, async_driver))

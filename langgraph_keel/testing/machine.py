@@ -1,4 +1,4 @@
-"""The state machine: random histories on a backend, through both faces and two savers, compared with the oracle.
+"""The state machine: random histories on a backend, compared with the oracle.
 
 class MongoMachine(SaverMachine):
     def make_backend(self):
@@ -44,7 +44,7 @@ CHANNELS = st.sampled_from(["list", "x", INTERRUPT, RESUME, ERROR])
 
 
 def chat(count: int, start: int = 0) -> list[Any]:
-    """Return messages of which no two are equal."""
+    """Return messages that are all different."""
     return [
         HumanMessage(f"question {n} " + "why " * 20, id=f"h{n}")
         if n % 2
@@ -54,7 +54,7 @@ def chat(count: int, start: int = 0) -> list[Any]:
 
 
 def _changed(value: dict[str, Any], *changes: tuple[Sequence[str], Any]) -> dict[str, Any]:
-    """Return a copy with the values at these paths set, or deleted where the value is `...`."""
+    """Return a copy with values at these paths set, or deleted if `...`."""
     result = deepcopy(value)
     for (*path, key), new in changes:
         place = result
@@ -86,7 +86,7 @@ def _tree_steps() -> list[Any]:
 
 
 def _snapshots() -> list[Any]:
-    """Return so many changes that no chain of differences is worth reading any more."""
+    """Return so many changes that a chain of deltas must be replaced by snapshots."""
     steps = [TREE]
     for n in range(40):
         path = (f"branch {n % 6}", "leaves", f"leaf {n % 8}", "text")
@@ -146,12 +146,12 @@ Place = tuple[str, str]
 
 @dataclass
 class Kept:
-    """A checkpoint as it was put."""
+    """A checkpoint as it was passed to `put`."""
 
     parent: str | None
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
-    number: int = 0  # in the order of all puts
+    number: int = 0  # in the order of all calls of `put`
 
 
 @dataclass
@@ -165,7 +165,7 @@ class Call:
 
 @dataclass
 class Oracle:
-    """Whole values of every checkpoint, in the order they were put."""
+    """Whole values of every checkpoint, in the order of writing."""
 
     kept: dict[Place, dict[str, Kept]] = field(default_factory=dict)
     calls: dict[tuple[str, str, str], list[Call]] = field(default_factory=dict)
@@ -184,7 +184,7 @@ class Oracle:
         self.calls.setdefault((*place, checkpoint_id), []).append(deepcopy(call))
 
     def read(self, place: Place, checkpoint_id: str | None = None) -> dict[str, Any] | None:
-        """Return all there is to see of a checkpoint, or of the latest."""
+        """Return all visible data of a checkpoint, by default the latest."""
         checkpoints = self.kept.get(place, {})
         checkpoint_id = checkpoint_id or next(iter(self.ids(place)), None)
         if checkpoint_id is None or checkpoint_id not in checkpoints:
@@ -226,7 +226,7 @@ class Oracle:
         self.put(place, Kept(kept.parent, {**kept.checkpoint, "id": twin_id, "ts": ts}, metadata))
 
     def fork(self, source: str, target: str, checkpoint_id: str) -> None:
-        """Copy a thread as it was when a checkpoint of its root was put."""
+        """Copy a thread as it was when a checkpoint of its root was written."""
         last = self.kept[source, ""][checkpoint_id].number
         places = [place for place in self.kept if place[0] == source]
         for _, ns in places:
@@ -262,7 +262,7 @@ def texts() -> st.SearchStrategy[str]:
 
 
 def scalars() -> st.SearchStrategy[Any]:
-    """Return values that stand in an entry's header, and some that just do not."""
+    """Return values that fit into an entry's header, and some that just do not."""
     return st.one_of(
         st.none(),
         st.booleans(),
@@ -275,7 +275,7 @@ def scalars() -> st.SearchStrategy[Any]:
 
 
 def elements() -> st.SearchStrategy[Any]:
-    """Return what may stand in a list: small, large, equal to each other, or changeable in place."""
+    """Return list elements: small, large, equal to each other, or mutable."""
     return st.one_of(
         st.sampled_from([1, True, 1.0, "1", None]),
         st.integers(0, 999).map(lambda n: {"n": n, "text": f"{n} " * 40, "parts": [n]}),
@@ -333,7 +333,7 @@ def tree_edits() -> st.SearchStrategy[Edit]:
 
 
 def channel_edits() -> st.SearchStrategy[Edit]:
-    """Return changes to other channels, which come and go and take any kind of value."""
+    """Return changes to other channels, which appear, disappear and change type."""
     channel = st.sampled_from(["x", "y"])
     value = st.one_of(scalars(), st.lists(elements(), max_size=3), st.dictionaries(texts(), scalars(), max_size=3))
     return st.one_of(
@@ -343,12 +343,12 @@ def channel_edits() -> st.SearchStrategy[Edit]:
 
 
 def edits() -> st.SearchStrategy[list[Edit]]:
-    """Return what one step does to a state."""
+    """Return the changes of one step."""
     return st.lists(st.one_of(list_edits(), tree_edits(), channel_edits()), min_size=1, max_size=4)
 
 
 def seen(found: CheckpointTuple | None) -> Any:
-    """Return what the oracle tells of a checkpoint, as a saver returned it."""
+    """Return a checkpoint that a saver returned, in the form of `expected`."""
     if found is None:
         return None
     return exact(
@@ -362,17 +362,20 @@ def seen(found: CheckpointTuple | None) -> Any:
 
 
 def expected(kept: dict[str, Any] | None) -> Any:
-    """Return what the oracle tells, in the form of `seen`."""
+    """Return a checkpoint of the oracle, in the form of `seen`."""
     return None if kept is None else exact({**kept, "checkpoint": _ordered(kept["checkpoint"])})
 
 
 def _ordered(checkpoint: Any) -> dict[str, Any]:
-    # The order of the checkpoint's own keys says nothing; that of all dicts in it does.
+    # The order of the checkpoint's own keys does not matter; that of dicts in it does.
     return dict(sorted(checkpoint.items()))
 
 
 class SaverMachine(RuleBasedStateMachine):
-    """Random runs, forks, writes, copies and removals. Subclass it and say how a backend is made."""
+    """Random runs, forks, writes, copies and removals.
+
+    Subclass it and define `make_backend`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -380,7 +383,7 @@ class SaverMachine(RuleBasedStateMachine):
         self.backend.wipe()
         self.oracle = Oracle()
         self.savers = [self.backend.open() for _ in range(2)]
-        openers = [partial(self.savers.__getitem__, n) for n in range(2)]  # `reopen` may put another saver there
+        openers = [partial(self.savers.__getitem__, n) for n in range(2)]  # `reopen` may replace the saver
         self.faces: list[Face] = [kind(opener) for opener in openers for kind in (SyncFace, AsyncFace)]
         self.live: dict[Place, tuple[str, dict[str, Any]]] = {}
         self.stale: dict[Place, RunnableConfig] = {}
@@ -388,10 +391,10 @@ class SaverMachine(RuleBasedStateMachine):
 
     def make_backend(self) -> StoreUnderTest:
         """Return a backend; the machine wipes it first."""
-        raise NotImplementedError("say how your backend is made")
+        raise NotImplementedError("define make_backend")
 
     def release(self) -> None:
-        """Close what `make_backend` opened, if need be."""
+        """Close the resources of `make_backend`, if needed."""
 
     def teardown(self) -> None:
         for face in self.faces:
@@ -406,7 +409,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     def _put(self, face: int, place: Place, config: RunnableConfig, state: dict[str, Any], **metadata: Any) -> None:
         self.count += 1
-        # Clocks of two hosts: ids do not grow with the order of putting.
+        # Clocks of two hosts: ids do not grow in the order of writing.
         checkpoint = checkpoint_of(f"{self.count % 3}-{self.count:04}", state)
         kept = {"source": "loop", "step": self.count, "run_id": f"run {self.count % 4}", **metadata}
         parent = id_of(config)
@@ -423,7 +426,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     @rule(face=FACES_OF_TWO, place=PLACES, changes=edits())
     def step(self, face: int, place: Place, changes: list[Edit]) -> None:
-        """A run reads the latest checkpoint, changes its state, and puts the next one."""
+        """A run reads the latest checkpoint, changes its state, and writes the next one."""
         found = self.faces[face].get_tuple(at(*place))
         assert seen(found) == expected(self.oracle.read(place))
         config = found.config if found else at(*place)
@@ -431,7 +434,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     @rule(face=FACES_OF_TWO, place=PLACES, changes=edits())
     def step_in_place(self, face: int, place: Place, changes: list[Edit]) -> None:
-        """A run goes on with the very objects it put before, and changes them in place."""
+        """A run continues with the objects it wrote before, and changes them in place."""
         checkpoint_id, state = self.live.get(place, ("", {}))
         if self.oracle.ids(place)[:1] == [checkpoint_id]:
             self._put(face, place, at(*place, checkpoint_id), self._edited(state, changes))
@@ -455,7 +458,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     @rule(face=FACES_OF_TWO, place=PLACES)
     def put_late(self, face: int, place: Place) -> None:
-        """That run puts: it is refused if another one was faster."""
+        """That run writes, and is refused if another run was faster."""
         config = self.stale.pop(place, None)
         if config is None:
             return
@@ -467,7 +470,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     @rule(face=FACES_OF_TWO, place=PLACES, count=st.integers(2, 40), change=edits())
     def long_run(self, face: int, place: Place, count: int, change: list[Edit]) -> None:
-        """A run of many steps, each of which appends a little; then it does something else."""
+        """A run of many steps that append a little, followed by a different change."""
         found = self.faces[face].get_tuple(at(*place))
         state = self._edited(found.checkpoint["channel_values"] if found else {}, [])
         config = found.config if found else at(*place)
@@ -480,7 +483,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     @rule(face=FACES_OF_TWO, place=PLACES, age=AGES)
     def put_again(self, face: int, place: Place, age: int) -> None:
-        """A checkpoint is put again, as after a lost acknowledgement."""
+        """A checkpoint is written again, as after a lost acknowledgement."""
         ids = self.oracle.ids(place)
         if ids:
             kept = self.oracle.kept[place][ids[age % len(ids)]]
@@ -495,7 +498,7 @@ class SaverMachine(RuleBasedStateMachine):
         writes=st.lists(st.tuples(CHANNELS, st.one_of(scalars(), elements())), max_size=4),
     )
     def put_writes(self, face: int, place: Place, age: int, task: str, writes: list[tuple[str, Any]]) -> None:
-        """A task writes to a checkpoint, or to one that comes later."""
+        """A task writes to a checkpoint, or to a later one that does not exist yet."""
         ids = [*self.oracle.ids(place)[:9], f"{(self.count + 1) % 3}-{self.count + 1:04}"]
         checkpoint_id = ids[age % len(ids)]
         path = f"~{'12'.index(task[-1]) ^ 1}"
@@ -521,7 +524,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     @rule(face=FACES_OF_TWO, source=st.sampled_from(["t", "t", "t", "u"]))
     def copy_thread(self, face: int, source: str) -> None:
-        """A thread is copied, mostly to `u`, so that `t` grows old."""
+        """A thread is copied, mostly to `u`, so that `t` accumulates history."""
         target = "u" if source == "t" else "t"
         if self.oracle.exists(target) and self.count % 2:
             with pytest.raises(ThreadExists):
@@ -536,11 +539,14 @@ class SaverMachine(RuleBasedStateMachine):
 
     @rule(face=FACES_OF_TWO, thread=THREADS, age=st.integers(0, 60))
     def rewind(self, face: int, thread: str, age: int) -> None:
-        """A checkpoint is made the latest again; which one the subgraph goes back to, the saver says."""
+        """A checkpoint becomes the latest again.
+
+        The saver chooses the checkpoint of the subgraph.
+        """
         ids = self.oracle.ids((thread, ""))
         if ids:
             self.faces[face].rewind(at(thread, "", ids[age % len(ids)]))
-            self._take_twin(face, (thread, "sub"))  # which is put first
+            self._take_twin(face, (thread, "sub"))  # it is written first
             self._take_twin(face, (thread, ""), ids[age % len(ids)])
 
     def _take_twin(self, face: int, place: Place, of: str | None = None) -> None:
@@ -559,7 +565,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     @rule(face=FACES_OF_TWO, age=st.integers(0, 60))
     def fork_thread(self, face: int, age: int) -> None:
-        """A thread is forked where it was some time ago, in the place of what was forked before."""
+        """A thread is forked at an earlier checkpoint, replacing the previous fork."""
         ids = self.oracle.ids(("t", ""))
         if ids:
             self.faces[face].delete_thread("u")
@@ -569,7 +575,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     @rule(n=st.integers(0, 1))
     def reopen(self, n: int) -> None:
-        """A process ends and another one begins."""
+        """A process ends and another process starts."""
         self.savers[n] = self.backend.open()
 
     # -- comparing ---------------------------------------------------------------------------------------------

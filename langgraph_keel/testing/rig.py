@@ -1,7 +1,7 @@
-"""The rig of the contract: a backend under test, seen through a face, and an author who writes its checkpoints.
+"""The rig of the contract: a backend behind a face, and an author of checkpoints.
 
-A face is one way to call a saver, blocking or asynchronous. It asks for its saver at every call, so that a test may
-have a new saver each time (a cold memo, as another process would have). Ids and times are counted.
+A face calls a saver, blocking or asynchronously. It requests its saver for every call, so a test can use a new saver
+each time (with an empty memo, as in another process). Ids and times are counters.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _PLAIN = frozenset({type(None), bool, int, float, bytes})
 
 
 class Face(ABC):
-    """The methods of a saver that read and write, each as in `KeelSaver`, called on what `opener` returns."""
+    """The methods of `KeelSaver`, called on the saver that `opener` returns."""
 
     def __init__(self, opener: Opener) -> None:
         self._opener = opener
 
     @property
     def saver(self) -> KeelSaver:
-        """The saver that the next call would use."""
+        """The saver of the next call."""
         return self._opener()
 
     @abstractmethod
@@ -43,11 +43,11 @@ class Face(ABC):
 
     @abstractmethod
     def verb(self, name: str, *args: Any) -> Any:
-        """Call a verb of the store below the saver, for what no method of the saver shows as it is."""
+        """Call a verb of the store, for behaviour that no method of the saver exposes."""
 
     @abstractmethod
     def list(self, config: RunnableConfig | None, **options: Any) -> Generator[CheckpointTuple, None, None]:
-        """As `KeelSaver.list`; closing the generator abandons the listing."""
+        """Do the same as `KeelSaver.list`. Closing the generator abandons the listing."""
 
     def put(
         self,
@@ -69,7 +69,7 @@ class Face(ABC):
         return cast("CheckpointTuple | None", self._call("get_tuple", config))
 
     def read(self, config: RunnableConfig) -> CheckpointTuple:
-        """As `get_tuple`, of a checkpoint that must be there."""
+        """Return a checkpoint that must exist."""
         found = self.get_tuple(config)
         assert found is not None, f"there is no checkpoint at {config}"
         return found
@@ -101,7 +101,7 @@ class Face(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free what the face itself holds; the saver stays open."""
+        """Release the face's own resources. The saver stays open."""
 
 
 class SyncFace(Face):
@@ -122,19 +122,19 @@ class SyncFace(Face):
             listing.close()
 
     def close(self) -> None:
-        """Do nothing; this face holds nothing."""
+        """Do nothing."""
 
 
 class AsyncFace(Face):
-    """The async methods, each driven to its end on a loop of the face's own."""
+    """The async methods, each run to its end on the face's own loop."""
 
     def __init__(self, opener: Opener) -> None:
         super().__init__(opener)
-        # Not asyncio.Runner: for each call it asks the signal module about the task, whose repr names all of the state.
+        # Not asyncio.Runner, which for each call passes the task to the signal module; its repr would format the state.
         self._loop = asyncio.new_event_loop()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Drive a coroutine to its end on this face's loop."""
+        """Run a coroutine to its end on this face's loop."""
         return self._loop.run_until_complete(coroutine)
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -161,23 +161,32 @@ FACES: Mapping[str, type[Face]] = {"sync": SyncFace, "async": AsyncFace}
 
 
 class StoreUnderTest(Protocol):
-    """What the author of a backend gives to the contract. The backend closes what it opened itself."""
+    """The interface that the author of a backend implements.
+
+    The backend closes its own resources.
+    """
 
     def open(self, **options: Any) -> KeelSaver:
-        """Return a new saver object with an empty memo, on the same stored data; `options` as for `KeelSaver`."""
+        """Return a new saver with an empty memo, on the same stored data.
+
+        `options` as for `KeelSaver`.
+        """
         ...
 
     def wipe(self) -> None:
-        """Forget all stored data; savers opened before may go on writing to the now empty store."""
+        """Delete all stored data. Open savers may continue to write to the empty store."""
         ...
 
     def raw(self) -> bytes:
-        """Return all live data read behind the saver's back: names, headers, row bodies and writes, end to end."""
+        """Return all live data, read directly: names, headers, rows and writes, joined."""
         ...
 
 
 def at(thread: Any = "t", ns: str | None = "", checkpoint_id: str | None = None) -> RunnableConfig:
-    """Return a hand-made config: no run continues through it, so putting with it never conflicts."""
+    """Return a hand-made config.
+
+    It does not continue a run, so writing with it never conflicts.
+    """
     values: dict[str, Any] = {"thread_id": thread}
     if ns is not None:
         values["checkpoint_ns"] = ns
@@ -187,7 +196,7 @@ def at(thread: Any = "t", ns: str | None = "", checkpoint_id: str | None = None)
 
 
 def checkpoint_of(checkpoint_id: str, values: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    """Return a checkpoint of today's format."""
+    """Return a checkpoint in the current format."""
     versions = dict.fromkeys(values, 1)
     return {
         "v": 4,
@@ -202,7 +211,7 @@ def checkpoint_of(checkpoint_id: str, values: Mapping[str, Any], **changes: Any)
 
 
 def id_of(found: CheckpointTuple | RunnableConfig | None) -> str | None:
-    """Return the checkpoint id that a tuple or config names."""
+    """Return the checkpoint id in a tuple or config."""
     if found is None:
         return None
     config = found.config if isinstance(found, CheckpointTuple) else found
@@ -215,9 +224,9 @@ def values_of(found: CheckpointTuple) -> dict[str, Any]:
 
 
 def exact(value: Any) -> Any:
-    """Return a form of `value` that is equal only for values of equal types; order of keys and sign of zero count."""
+    """Return a form of a value that compares types, key order, and the sign of zero."""
     kind = type(value)
-    # The usual types first, and no call for a text: to compare whole histories was two fifths of the time in memory.
+    # The usual types first, and no call for a text: comparing whole histories took two fifths of the time in memory.
     if kind is str:
         return value
     if kind in _PLAIN:
@@ -240,11 +249,11 @@ def exact(value: Any) -> Any:
 
 
 class Author:
-    """Puts one checkpoint after another, each on the one before it, as a run does.
+    """Writes checkpoints in sequence, each based on the one before it, like a run.
 
     Args:
-        face: Where to put them.
-        config: Where to begin; a config from `get_tuple` continues that checkpoint as a run would.
+        face: The face to write with.
+        config: The start; a config from `get_tuple` continues that checkpoint like a run.
         ids: The ids to use, by default the rig's.
     """
 
@@ -263,9 +272,11 @@ class Author:
         written: Sequence[str] | None = None,
         **changes: Any,
     ) -> RunnableConfig:
-        """Put the next checkpoint; return its config. What else the run's config says stays, as in LangGraph.
+        """Put the next checkpoint; return its config.
 
-        The channels that are `written` have new versions; by default all that have one.
+        Other keys of the run's config stay, as in LangGraph.
+
+        The channels in `written` get new versions; by default all channels that have a version.
         """
         step = next(self._step)
         checkpoint = checkpoint_of(checkpoint_id or next(self._ids), values, **changes)
@@ -278,17 +289,17 @@ class Author:
         return stored
 
     def follow(self, versions: Sequence[Mapping[str, Any]]) -> list[RunnableConfig]:
-        """Put one checkpoint for each of these values; return their configs."""
+        """Put one checkpoint for each version; return their configs."""
         return [self.put(values) for values in versions]
 
 
 class Rig:
-    """One backend through one face.
+    """A backend with one face.
 
     Args:
         backend: The backend under test.
-        kind: Which face.
-        cold: Whether every call goes to a new saver object.
+        kind: The kind of face.
+        cold: Whether every call uses a new saver.
     """
 
     def __init__(self, backend: StoreUnderTest, kind: type[Face], cold: bool = False) -> None:
@@ -299,7 +310,7 @@ class Rig:
         self.face = self.through(backend.open) if cold else self.open()
 
     def through(self, opener: Any) -> Face:
-        """Return a face on whatever savers `opener` returns."""
+        """Return a face on the savers that `opener` returns."""
         face = self._kind(opener)
         self._opened.append(face)
         return face
@@ -309,7 +320,7 @@ class Rig:
         return self.through(lambda: saver)
 
     def open(self, **options: Any) -> Face:
-        """Return a face on a new saver with a memo of its own, as another process would have."""
+        """Return a face on a new saver with its own memo, as in another process."""
         return self.on(self.backend.open(**options))
 
     def author(self, thread: Any = "t", ns: str = "", face: Face | None = None) -> Author:
@@ -317,7 +328,7 @@ class Rig:
         return Author(face or self.face, at(thread, ns), self.ids)
 
     def continuing(self, config: RunnableConfig, face: Face | None = None) -> Author:
-        """Return an author who goes on from what `config` names now, as a run does."""
+        """Return an author who continues the checkpoint of `config`, like a run."""
         reader = face or self.face
         return Author(reader, reader.read(config).config, self.ids)
 
@@ -328,7 +339,7 @@ class Rig:
 
 
 class RigFixtures:
-    """The fixtures of every part of the contract. `backend` is for the subclass to define."""
+    """The fixtures of all parts of the contract. Subclasses define `backend`."""
 
     @pytest.fixture
     def backend(self) -> StoreUnderTest:
@@ -337,7 +348,7 @@ class RigFixtures:
 
     @pytest.fixture(params=["sync-warm", "sync-cold", "async-warm", "async-cold"])
     def rig(self, backend: StoreUnderTest, request: pytest.FixtureRequest) -> Iterator[Rig]:
-        """Yield a rig for each face, with a saver that remembers and with a new one for every call."""
+        """Yield a rig for each face, with one saver and with a new saver for every call."""
         face, memo = request.param.split("-")
         rig = Rig(backend, FACES[face], memo == "cold")
         yield rig

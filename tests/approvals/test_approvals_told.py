@@ -154,7 +154,7 @@ def test_an_answer_to_nothing_is_told_of(caplog: pytest.LogCaptureFixture) -> No
         assert graph.invoke(Command(resume="my secret"), CONFIG) == {"told": "done"}
     (told,) = caplog.messages
     assert "thread 't'" in told
-    assert "asks nothing" in told
+    assert "has no open question" in told
     assert "secret" not in told
 
 

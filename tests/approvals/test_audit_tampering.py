@@ -150,8 +150,8 @@ def test_only_an_anchor_tells_a_trail_that_was_made_anew(trail: Trail) -> None:
     made_anew(trail)
     assert [trail.problem(), *(trail.problem(each) for each in noted)] == [
         "",
-        "event 5 is gone: what was noted names it, but the last one is 4",
-        "event 2 is not the one that what was noted names: it was replaced",
+        "event 5 is gone: the expected head names it, but the last one is 4",
+        "event 2 is not the one that the expected head names: it was replaced",
         "",
     ]
 
@@ -168,7 +168,7 @@ def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
         trail.append_all("me", 5)
         (file,) = tmp_path.rglob(f"{key_of(4)}.json")
         file.write_bytes(file.read_bytes().replace(b"asked", b"azked"))
-        assert trail.problem().startswith("after event 0 not all was checked: ")
+        assert trail.problem().startswith("the check is incomplete after event 0: ")
         assert key_of(4) in trail.problem()
         with pytest.raises(CorruptStore):
             trail.events()

@@ -210,7 +210,7 @@ def test_one_that_was_lost_is_told_and_not_given_back(saver: KeelSaver, caplog: 
     saver.engine.run(claims.take(saver.engine.session, other, lambda *_: True))
     with caplog.at_level(logging.WARNING):
         began = time.monotonic()
-        while "taken over by somebody else" not in caplog.text and time.monotonic() - began < 10:
+        while "taken over by another process" not in caplog.text and time.monotonic() - began < 10:
             time.sleep(0.02)
     assert f"run {mine.record.run_id} goes on from where thread 't' waited, but its claim was taken over" in caplog.text
     held.may_go_on.set()

@@ -137,7 +137,7 @@ STRAY = {
 
 @pytest.mark.parametrize("name", STRAY.values(), ids=STRAY.keys())
 def test_a_directory_of_no_thread_is_told_apart(name: str) -> None:
-    with pytest.raises(CorruptStore, match="no thread's"):
+    with pytest.raises(CorruptStore, match="does not belong to a thread"):
         thread_of(name)
 
 

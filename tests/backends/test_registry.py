@@ -100,7 +100,7 @@ def test_it_takes_no_scheme_of_keels_own(install: Install, tmp_path: Path) -> No
     [
         ("import no_such_client", "keel_odd:open_url", "odd.*cannot be imported: No module named 'no_such_client'"),
         ("", "keel_odd:open_url", "odd.*cannot be imported: .*no attribute 'open_url'"),
-        ("open_url = 1", "keel_odd:open_url", "odd.*is no function"),
+        ("open_url = 1", "keel_odd:open_url", "odd.*is not a function"),
     ],
     ids=["a client is missing", "no such name", "no function"],
 )

@@ -801,12 +801,12 @@ def test_two_savers_that_make_no_pair_are_refused(tmp_path: Path) -> None:
     put(SqliteSaver(path), "t")
     same = MemorySaver()
     wrong: list[tuple[str, Any, Any]] = [
-        ("one store", same, same),
-        ("one store", SqliteSaver(path), SqliteSaver(path)),
+        ("the same store", same, same),
+        ("the same store", SqliteSaver(path), SqliteSaver(path)),
         ("hot must be a saver", "redis://localhost", MemorySaver()),
         ("cold must be a saver", MemorySaver(), None),
-        ("cold has keys", MemorySaver(), SqliteSaver(path, encryption=key)),
-        ("hot has keys", MemorySaver(encryption=key), SqliteSaver(path)),
+        ("cold has its own keys", MemorySaver(), SqliteSaver(path, encryption=key)),
+        ("hot has its own keys", MemorySaver(encryption=key), SqliteSaver(path)),
         ("hot is a tenant's", MemorySaver().for_tenant("acme"), SqliteSaver(path)),
         ("cold is read-only", MemorySaver(), SqliteSaver(path, read_only=True)),
     ]

@@ -120,7 +120,7 @@ def test_verify_names_what_was_changed(url: str) -> None:
 
 def test_verify_with_what_was_noted_earlier(url: str) -> None:
     told = keel("verify", "--url", url, "--expect", "4:" + "0" * 64, status=1).stdout
-    assert told.startswith("event 4 is not the one that what was noted names")
+    assert told.startswith("event 4 is not the one that the expected head names")
     error = keel_json("verify", "--url", url, "--expect", "4", status=2)["error"]
     assert error["code"] == "invalid_input"
 

@@ -123,11 +123,11 @@ def test_a_conflict_is_a_decision_with_the_commands_that_make_it(store: Path) ->
     (found,) = findings(store)
     assert found["kind"] == "decide"
     assert "after 6 checkpoints" in found["message"]
-    assert "ours has put 3 more" in found["message"]
-    assert "theirs has put 6 more" in found["message"]
+    assert "ours has added 3 more" in found["message"]
+    assert "theirs has added 6 more" in found["message"]
     assert "git checkout --theirs -- threads/a/log.jsonl" in found["advice"]
     shown = " ".join(keel("check", "--url", url(store), status=1).stdout.split())
-    assert "theirs has put 6 more" in shown
+    assert "theirs has added 6 more" in shown
     assert "git checkout --ours" in shown
     with opened(store) as saver:
         assert everything(saver) == ours

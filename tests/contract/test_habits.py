@@ -103,7 +103,7 @@ async def test_a_saver_is_set_up_and_closed_as_people_are_used_to(
         ),
         (
             lambda: FileSaver(3),  # type: ignore[arg-type]
-            "a builtins.int is no path",
+            "a builtins.int is not a path",
         ),
     ],
 )
@@ -114,7 +114,7 @@ def test_what_is_not_taken_is_answered_with_what_to_write(make: Any, said: str) 
 
 def test_a_connection_is_no_path() -> None:
     connection: Any = sqlite3.connect(":memory:")
-    with closing(connection), pytest.raises(InvalidInput, match=r"a sqlite3\.Connection is no path.*pass the path"):
+    with closing(connection), pytest.raises(InvalidInput, match=r"a sqlite3\.Connection is not a path.*pass the path"):
         SqliteSaver(connection)
 
 

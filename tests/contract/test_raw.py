@@ -122,11 +122,11 @@ def test_a_placeholder_is_never_stored(place: Place) -> None:
         state = saver.raw.get_tuple(CONFIG).checkpoint["channel_values"]  # type: ignore[union-attr]
         raw = looking_graph(saver.raw)
         assert raw.get_state(CONFIG).values["messages"][0].content == "Hello"
-        with pytest.raises(InvalidInput, match="only reads"):
+        with pytest.raises(InvalidInput, match="read-only"):
             raw.invoke({"messages": []}, CONFIG)
-        with pytest.raises(InvalidInput, match="only reads"):
+        with pytest.raises(InvalidInput, match="read-only"):
             raw.invoke(None, CONFIG)
-        with pytest.raises(InvalidInput, match="only reads"):
+        with pytest.raises(InvalidInput, match="read-only"):
             raw.update_state(CONFIG, {"lines": ["x"]})
         graph = looking_graph(saver)
         with pytest.raises(UnstorableValue, match="placeholder"):

@@ -261,7 +261,7 @@ def test_an_enumeration_without_the_member_is_refused(monkeypatch: pytest.Monkey
     module_with(monkeypatch, State=old)
     stored = KEEL.pack(old.B)
     module_with(monkeypatch, State=new)
-    with pytest.raises(RefusedType, match="no member 'B'"):
+    with pytest.raises(RefusedType, match="no longer has a member 'B'"):
         KEEL.unpack(stored)
 
 

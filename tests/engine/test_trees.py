@@ -269,7 +269,7 @@ def test_a_chain_of_edits_is_bounded() -> None:
     ],
 )
 def test_edits_that_do_not_fit_are_named(edits: Any) -> None:
-    with pytest.raises(CorruptStore, match="does not fit"):
+    with pytest.raises(CorruptStore, match="does not match its value"):
         replay([{"x": 1, "list": [1, 2], "text": "abc"}, edits])
 
 

@@ -287,9 +287,9 @@ def test_a_saver_that_reads_so_remembers_nothing_of_it() -> None:
 
 def test_nothing_is_put_through_it() -> None:
     saver = saver_with({"plain": 1})
-    with pytest.raises(InvalidInput, match="only reads"):
+    with pytest.raises(InvalidInput, match="read-only"):
         saver.raw.put(config_for("t"), checkpoint_of("00000002", {"plain": 2}), METADATA, {})
-    with pytest.raises(InvalidInput, match="only reads"):
+    with pytest.raises(InvalidInput, match="read-only"):
         saver.raw.put_writes(config_for("t", "00000001"), [("plain", 2)], "task")
     assert values_of(saver) == {"plain": 1}
 

@@ -122,9 +122,9 @@ def test_nothing_begins_from_a_checkpoint_that_is_gone(run: Runner, durability: 
     run.saver.prune(["t"])
     before = run.everything()
     for given in ({"log": ["three"]}, None):
-        with pytest.raises(NotFound, match="no such checkpoint to go on from"):
+        with pytest.raises(NotFound, match="no such checkpoint to continue from"):
             run(graph, given, old, durability=durability)
-    with pytest.raises(NotFound, match="no such checkpoint to go on from"):
+    with pytest.raises(NotFound, match="no such checkpoint to continue from"):
         graph.update_state(old, {"log": ["three"]}, as_node="a")
     assert run.ran == []
     assert run.everything() == before

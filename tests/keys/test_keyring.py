@@ -44,14 +44,14 @@ def test_a_keyring_is_read_from_a_file_of_its_owner(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "has no KEEL_KEYS"),
-        (SHOWN, "key 1 of the variable KEEL_KEYS is none"),
-        (f"a:{SHOWN[:-4]}", "44 characters. Was it cut off"),
+        ("", "KEEL_KEYS is not set"),
+        (SHOWN, "key 1 of the variable KEEL_KEYS is not valid"),
+        (f"a:{SHOWN[:-4]}", "44 characters. Was it truncated"),
         (f"a:{SHOWN} b:{SHOWN}x", "key 2"),
         (f"a b:{SHOWN}", "key 1"),
         (f"a/b:{SHOWN}", "key 1"),
-        (f"a:{SHOWN},a:{SHOWN}", "two keys of a keyring have one name: a, a"),
-        (f"a:{b64encode(bytes(32)).decode()}", "is no random one"),
+        (f"a:{SHOWN},a:{SHOWN}", "two keys of a keyring have the same name: a, a"),
+        (f"a:{b64encode(bytes(32)).decode()}", "is not random"),
     ],
 )
 def test_what_is_no_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:

@@ -277,11 +277,11 @@ def test_a_thread_that_cannot_be_read_is_said_and_left(tmp_path: Path) -> None:
     done = sealed.keys.migrate()
     assert not done.is_done
     assert list(done.failed) == ["t"]
-    assert "left as it is" in str(done)
+    assert "cannot be read and were not sealed" in str(done)
 
 
 def test_what_cannot_be_migrated_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="for no migration"):
+    with pytest.raises(InvalidInput, match="does not allow a migration"):
         MemorySaver(encryption=STRICT).keys.migrate()
     with pytest.raises(InvalidInput, match="no keyring"):
         MemorySaver().keys.migrate()

@@ -37,10 +37,10 @@ def make_branch(state: Any) -> None:
 
 
 OMISSIONS: dict[str, tuple[Callable[[Any], None], tuple[str, int, int]]] = {
-    "a whole thread, or its end": (drop_end, ("2", 2, 1)),
+    "a whole thread, or its last checkpoints": (drop_end, ("2", 2, 1)),
     "the pending writes of one task of a checkpoint": (drop_writes, ("3", 0, 1)),
-    "a cell: a label": (drop_label, ("3", 3, 0)),
-    "the column that says that an entry is a branch": (make_branch, ("2", 3, 1)),
+    "a label": (drop_label, ("3", 3, 0)),
+    "the column that marks a branch": (make_branch, ("2", 3, 1)),
 }
 """As the page has them; which checkpoint is the latest then, how many have writes, and how many labels there are."""
 

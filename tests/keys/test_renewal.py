@@ -421,7 +421,7 @@ def test_an_old_key_of_what_threads_share_does_not_become_the_current_one(renewe
         replace_cell(saver, STORE, [store_id, tenant, shared, *rest])
         with MemorySaver(encryption=Keyring(NEW, OLD)) as other:
             other = with_engine(other, other.engine.with_drivers(saver.engine.driver, saver.engine.async_driver))
-            with pytest.raises(SealBroken, match="what threads share"):
+            with pytest.raises(SealBroken, match="shared records"):
                 other.engine.run(other.engine.session.store.chest.shared_to_seal())  # type: ignore[attr-defined]
 
 
@@ -515,7 +515,7 @@ def test_a_thread_whose_keys_are_damaged_is_said_and_left(tmp_path: Path) -> Non
     replace_cell(saver, Shelf("t", KIND), [[b"abcd", "t", b"x" * 60]])
     done = saver.keys.renew()
     assert (done.threads, [*done.failed]) == (1, ["t"])
-    assert "of 1 the keys cannot be read" in str(done)
+    assert "the keys of 1 cannot be read" in str(done)
     assert length(saver, "u") == 1
     assert saver.keys.renew().threads == 1  # it has ended, and this is another one
 

@@ -1,16 +1,16 @@
-"""Which tests a run takes: the quick tier, that of `.ci/run`, or all of them (KEEL_TIER=quick, ci or full).
+"""The tiers of tests: quick, ci (`.ci/run`) or full (`.ci/full`), chosen by KEEL_TIER.
 
-quick   `pytest` alone. Not: tests that are marked slow; and where parameters multiply, what says nothing new. The
-        contract is run in memory by the blocking face, warm, and the async face, cold; on SQLite by one of these, turn
-        about; so is a third of it on files, PostgreSQL and Redis, and with a keyring and on two stores in memory. Any
-        other test that is given a backend is run with all combinations on the first one, and once on two others.
-ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run in
-        memory by each face with each temperature, on SQLite, files, PostgreSQL and Redis by both faces, with a keyring
-        and on two stores by one face in memory; a third of it on stores that differ from these by their client or a
-        layer (THIRDS). Any other test is run with all combinations on the first backend, on another one so that each
-        parameter has each of its values, and once on the rest; a test marked heavy on its first backend, and once on
-        one other.
-full    Everything, with the whole matrices and large samples. The contract is run by each face with each temperature on
+quick   `pytest` alone. Omits tests that are marked slow, and repeated combinations of parameters. The contract runs in
+        memory by the blocking face, warm, and the async face, cold; on SQLite by one of these, in turn. A third of it
+        runs on files, PostgreSQL and Redis, with a keyring, and on two stores in memory. Any other test that takes a
+        backend runs with all combinations on its first backend, and once on two others.
+ci      Adds the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract runs in
+        memory by each face with each temperature, on SQLite, files, PostgreSQL and Redis by one face each (of each
+        test, two stores take the blocking and two the async face), with a keyring and on two stores by one face in
+        memory. A third of it runs on stores that differ from these by their client or a layer (THIRDS). Any other test
+        runs with all combinations on its first backend, on another one so that each parameter has each of its values,
+        and once on a third one. A slow or heavy test runs on its first backend, and once on one other.
+full    Everything, with the whole matrices and large samples. The contract runs by each face with each temperature on
         the stores that keep the data, and by two of these four on the stores upon them (support/contract/brief.py).
 
 A test that is named on the command line (`pytest file.py::test`) runs in any tier.
@@ -110,7 +110,8 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     by_face = {face: [item for item in group if _params(item).get("rig", face) == face] for face in FACES}
     both = [item for items in by_face.values() for item in items]
     turn = crc32(name.encode())
-    one = list(_covering(name, by_face[FACES[turn % 2]]))
+    place = STORES.index(store) if store in STORES else 0
+    one = list(_covering(name, by_face[FACES[(turn + place) % 2]]))
     is_third, is_everywhere = turn // 2 % 3 == 0, any(words in name for words in EVERYWHERE)
     if store == "TestMemory":
         covering = list(_covering(name, both))
@@ -121,7 +122,7 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
         return (), one if is_third and not is_everywhere else ()
     if store not in STORES:
         return (), ()
-    return one if is_third or store == STORES[0] else (), _covering(name, both)
+    return one if is_third or store == STORES[0] else (), one
 
 
 def _of_backends(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pytest.Item], Iterable[pytest.Item]]:
@@ -136,9 +137,10 @@ def _of_backends(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
         return whole, whole
     start = crc32(name.encode()) % len(others)
     turn = [*others[start:], *others[:start]]
-    if any(item.get_closest_marker("heavy") for item in group):
+    if any(item.get_closest_marker(mark) for item in group for mark in ("heavy", "slow")):
         return [*whole, turn[0][0]], [*whole, turn[0][0]]
-    return [*whole, *(each[0] for each in turn[:2])], [*whole, *turn[0], *(each[0] for each in turn[1:])]
+    others_once = [each[0] for each in turn[:2]]
+    return [*whole, *others_once], [*whole, *turn[0], *others_once]
 
 
 def _backend(item: pytest.Item) -> str:

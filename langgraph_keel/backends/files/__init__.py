@@ -1,4 +1,4 @@
-"""The file backend: one directory a thread, an append-only log of JSON lines in it."""
+"""The file backend: a directory with an append-only log for each thread."""
 
 from langgraph_keel.backends.files.saver import FileSaver, open_url
 

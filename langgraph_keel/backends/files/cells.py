@@ -1,11 +1,11 @@
-"""Cells on disk: a file for each, in a directory for each kind; every change writes a whole new file.
+"""Cells on disk: a file for each, in a directory for each kind.
 
-Readers need no lock, as a file that has its name is complete. To fill an empty cell, a process links a file to its
-name, in which only one can succeed; to replace or empty one, it holds the lock of the file that is there. So calls of
-different tools do not wait for each other, and there are no lock files.
+Every change writes a whole new file. Readers need no lock, because a file is complete before it gets its name. To fill
+an empty cell, a process links a file to its name, which only one process can do. To replace or empty a cell, a process
+holds the lock of its file. Calls of different tools therefore do not wait for each other, and no lock files are needed.
 
-A cell is one line of JSON that ends with a checksum, as those of a log do; FORMAT.md is the specification. Frames that
-the engine has packed stand there as JSON, and as base64 if that would not give the same bytes again.
+A cell is one line of JSON that ends with a checksum, like a line of a log; FORMAT.md specifies it. The engine's frames
+are stored as JSON, or as base64 if JSON would not restore the same bytes.
 """
 
 from __future__ import annotations
@@ -41,21 +41,24 @@ from langgraph_keel.errors import CorruptStore, InvalidInput, KeyMissing
 SUFFIX = ".json"
 
 SHARED = "shared"
-"""The directory of the cells that all threads share, in the store's root."""
+"""The directory of shared cells, in the store's root."""
 KNOWN = 50_000
-"""Most cells of a directory that are remembered for searches, without their bodies."""
+"""Maximum number of cells per directory that are cached for searches."""
 SETTLED = 2_000_000_000
-"""Nanoseconds after which a file that is changed again has another time: below, its time does not tell its content."""
+"""Minimum age of a file, in nanoseconds, before its cell is cached.
+
+A younger file may be changed again without a change of its time.
+"""
 NO_SETTINGS: Mapping[str, str] = {}
 
 
 def name_of(key: str) -> str:
-    """Return the name of a cell's file: its key, escaped where Windows would take it for a device."""
+    """Return the name of a cell's file: its key, escaped if Windows reserves the name."""
     return directory_of(key) + SUFFIX
 
 
 def key_in(name: str) -> str | None:
-    """Return the key of the cell in a file of this name; `None` if no cell has it."""
+    """Return the key of the cell in a file; `None` if the name is not that of a cell."""
     try:
         key = thread_of(name.removesuffix(SUFFIX)) if name.endswith(SUFFIX) else None
         return key_of_cell(key) if key else None
@@ -80,10 +83,10 @@ def text_of(key: str, cell: Cell) -> bytes:
 
 
 def cell_of(text: bytes, key: str, has_body: bool = True) -> Cell:
-    """Return the cell that a file holds."""
+    """Return the cell in the content of a file."""
     fields = check_cell(unseal(text.removesuffix(b"\n")))
     if fields["key"] != key:
-        raise ValueError(f"it is the cell {fields['key']!r:.140}")
+        raise ValueError(f"it contains the cell {fields['key']!r:.140}")
     body = _frame_of(fields["body"]) if has_body and "body" in fields else b""
     ranked = fields.get("rank"), tuple(fields.get("marks", "").split())
     head, expires_at = _frame_of(fields["head"]), fields.get("expires")
@@ -97,7 +100,7 @@ def _to_json(framed: bytes) -> Any:
         if _frame_of(orjson.loads(text)) == framed:
             return orjson.Fragment(text)
     except (CorruptStore, KeyMissing, ValueError, TypeError):
-        pass  # no frame, or a sealed one, not one item in it, or one that JSON does not hold
+        pass  # not a frame, a sealed frame, not exactly one item, or an item that JSON cannot represent
     return {"$frame": b2a_base64(framed, newline=False).decode()}
 
 
@@ -108,9 +111,9 @@ def _frame_of(shown: Any) -> bytes:
 
 
 class Shelves:
-    """The cells of a thread, or those that all threads share: below `root`, a directory for each kind.
+    """The cells of a thread, or the shared cells: a directory for each kind.
 
-    `names` lead from there to the directory of the kinds; `settings` are files for git, by name, beside the kinds.
+    `names` is the path from `root` to the directory of the kinds; `settings` are git's files next to them, by name.
     """
 
     def __init__(
@@ -121,9 +124,9 @@ class Shelves:
         self._names = names
         self._timeout = timeout
         self._settings = settings
-        # Directories whose names this process has made durable, as whoever made them may have died before that.
+        # Directories whose names this process has synced; the process that made them may have died before that.
         self._synced: set[tuple[int, int]] = set()
-        # By kind and key, what a file was like when it was read, and its cell.
+        # By kind and key: the state of a file when it was read, and its cell.
         self._known: dict[str, dict[str, tuple[Any, Cell]]] = {}
 
     def kinds(self) -> list[str]:
@@ -159,7 +162,7 @@ class Shelves:
         return []
 
     def find(self, kind: str, search: Search) -> list[tuple[str, Cell]]:
-        """See `Store.find_cells`. Looks at all names of the kind, and reads files that have changed since."""
+        """See `Store.find_cells`. Lists all names of the kind; reads changed files."""
         with suppress(FileNotFoundError), self.open(kind) as folder:
             return select_cells(self._look(kind, folder, search.prefix), search)
         return []
@@ -184,9 +187,12 @@ class Shelves:
     # -- changing ------------------------------------------------------------------------------------------------
 
     def swap(self, kind: str, key: str, expected: str | None, new: Cell | None) -> Swapped:
-        """See `Store.swap_cell`. A refusal may return a cell that is not on disk yet, and is gone after a power cut."""
+        """See `Store.swap_cell`.
+
+        A refusal may return a cell that is not on disk yet, and that a power cut may lose.
+        """
         fills = expected is None and new is not None
-        while True:  # until no other process was faster
+        while True:  # repeated while other processes are faster
             try:
                 with self.open(kind, make=fills) as folder:
                     reply = self._swap_in(folder, key, expected, new)
@@ -209,7 +215,7 @@ class Shelves:
             decision = ruling(current, expected, new)
             if decision == "refuse":
                 return Swapped(False, current)
-            # Also if the same request comes again: the first one may have failed before this was durable.
+            # Write also if the same request is repeated: the first one may have failed before it was durable.
             kept = new if decision == "write" else current
             self._sync_names(folder)
             if kept is not None:
@@ -232,7 +238,7 @@ class Shelves:
                 unlock(file)
 
     def _sync_names(self, folder: Folder) -> None:
-        """Make the names durable that lead to a directory, and remove what others have left there."""
+        """Sync the path to a directory, and remove leftovers of other processes in it."""
         identity = folder.identity
         if identity in self._synced and not folder.is_new:
             return
@@ -247,10 +253,10 @@ class Shelves:
         self._synced.add(identity)
 
     def remove(self, kind: str, tokens: Mapping[str, str]) -> int:
-        """See `Store.remove_cells`. One after the other: a power cut may come in between."""
+        """See `Store.remove_cells`. A power cut may come between two removals."""
         with suppress(FileNotFoundError), self.open(kind) as folder:
             removed = sum(self._remove_one(folder, key, token) for key, token in tokens.items())
-            folder.sync()  # also if none is: an earlier removal may have failed here
+            folder.sync()  # even if none was removed, because an earlier removal may have failed here
             return removed
         return 0
 
@@ -262,7 +268,7 @@ class Shelves:
             return True
 
     def carry_over(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-        """Change the fields of each cell, or remove it if `change` returns `None`; damaged ones stay."""
+        """Change the fields of each undamaged cell; `change` returns `None` to remove it."""
         for kind in self.kinds():
             with suppress(FileNotFoundError), self.open(kind) as folder:
                 for key in keys_in(folder):
@@ -279,11 +285,11 @@ class Shelves:
                 folder.sync()
 
     def origins(self) -> set[str]:
-        """Return the threads that have written shared cells. Reads every cell; leaves out damaged ones."""
+        """Return the threads that have written shared cells, from all undamaged cells."""
         return {cell.origin for kind in self.kinds() for _, cell in self._sound_cells(kind, []) if cell.origin}
 
     def _sound_cells(self, kind: str, damaged: list[CorruptStore]) -> Iterator[tuple[str, Cell]]:
-        """Return the cells of a kind, by key and without bodies; add the errors of those that cannot be read."""
+        """Return the cells of a kind without bodies; collect the errors of damaged ones."""
         with suppress(FileNotFoundError), self.open(kind) as folder:
             for key in keys_in(folder):
                 try:
@@ -305,7 +311,7 @@ class Shelves:
 
 
 def keys_in(folder: Folder) -> list[str]:
-    """Return the keys of the cells in a directory, in their order."""
+    """Return the sorted keys of the cells in a directory."""
     return sorted(key for name in folder.names() if (key := key_in(name)))
 
 
@@ -323,4 +329,4 @@ def _parse_cell(file: FileIO, folder: Folder, key: str, has_body: bool = True) -
         return cell_of(read_lines(file.fileno()), key, has_body)
     except (CorruptStore, ValueError, TypeError, LookupError, AttributeError) as error:
         where = folder.path / name_of(key)
-        raise CorruptStore(f"{where}: damage in this cell: {error}. `keel check` says more") from error
+        raise CorruptStore(f"{where}: this cell is damaged: {error}. Run `keel check` for details") from error

@@ -1,4 +1,4 @@
-"""Checks a store of files, and repairs it. A repair throws nothing away: files that cannot be read are moved aside."""
+"""Checks and repairs a store of files; repairs move unreadable files aside."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from langgraph_keel.retention.check import Finding
 
 _DAMAGED = ".damaged-"
 _ADVICE = (
-    "a copy from git or from a backup loses nothing; otherwise `keel repair` puts the file aside, and what it told is "
-    "forgotten: a tool whose call stood there would be called again"
+    "restore the file from git or a backup to lose nothing; otherwise `keel repair` moves it aside, and its content is "
+    "lost: if it recorded a tool call, the tool would be called again"
 )
 
 
 def stray_finding(path: Path, thread_id: str | None = None) -> Finding:
-    """Return the finding for a name that is not Keel's."""
-    return Finding("harmless", thread_id, str(path), "Keel has not made this, and leaves it alone")
+    """Return the finding for a file that is not Keel's."""
+    return Finding("harmless", thread_id, str(path), "not a file of Keel's; it is ignored")
 
 
 def list_leftovers(directory: Path, thread_id: str | None = None) -> list[Finding]:
-    """Return a finding for each file that an interrupted write has left below a directory."""
-    message = "a write that was interrupted has left this file"
+    """Return a finding for each file that an interrupted write left below a directory."""
+    message = "left by an interrupted write"
     return [Finding("harmless", thread_id, str(path), message) for path in sorted(directory.glob("**/*.tmp"))]
 
 
 def check_cells(shelves: Shelves, thread_id: str | None = None) -> Iterator[Finding]:
-    """Check all cells of a thread, or those that all threads share."""
+    """Check all cells of a thread, or all shared cells."""
     try:
         kinds = shelves.kinds()
     except CorruptStore as error:
@@ -58,7 +58,7 @@ def check_cells(shelves: Shelves, thread_id: str | None = None) -> Iterator[Find
 
 
 def _obstacle(error: CorruptStore, path: Path, thread_id: str | None) -> Finding:
-    return Finding("decide", thread_id, str(path), str(error), "remove it, or bring back what was there")
+    return Finding("decide", thread_id, str(path), str(error), "remove it, or restore it from a backup")
 
 
 def _check_folder(folder: Folder, thread_id: str | None) -> Iterator[Finding]:
@@ -74,20 +74,20 @@ def _check_folder(folder: Folder, thread_id: str | None) -> Iterator[Finding]:
 
 
 def put_cell_aside(root: Path, path: Path) -> str:
-    """Make a damaged cell empty, and keep its file beside; return what was done."""
+    """Empty a damaged cell and move its file aside; return a message."""
     aside = f"{path.name}{_DAMAGED}{token_hex(4)}"
     try:
         with Folder.at(root, path.parent.relative_to(root).parts) as folder:
             folder.move(path.name, aside)
     except FileNotFoundError:
-        return "it is gone by now"
+        return "it was removed in the meantime"
     return f"the cell is empty now; the damaged file is {path.with_name(aside)}"
 
 
 def explain_cell_conflict(conflict: Conflict) -> Finding:
-    """Return the finding for a cell that two branches have both changed."""
+    """Return the finding for a cell that both branches have changed."""
     sides = {"ours": conflict.ours, "theirs": conflict.theirs}
-    message = "two branches have both changed this cell" + "".join(
+    message = "both branches have changed this cell" + "".join(
         f"\n  {name} has emptied it" for name, content in sides.items() if content is None
     )
     commands = commands_to_keep(conflict.path, sides, f"git rm --quiet -- {conflict.path}")
@@ -100,18 +100,18 @@ def explain_cell_conflict(conflict: Conflict) -> Finding:
 
 @dataclass(slots=True)
 class Salvage:
-    """The part of a damaged log that can be read."""
+    """The readable part of a damaged log."""
 
-    kept: list[Line]  # of which a sound log can be made
-    # Offsets of lines with nothing wrong but their checksum: a person has edited them, or a letter has flipped. They
-    # are kept as they are now.
+    kept: list[Line]  # the lines of a consistent log
+    # Offsets of lines of which only the checksum is wrong: edited by hand, or with a flipped bit. They are kept with
+    # their present content.
     changed: list[int]
-    # Offsets of damaged lines, and of lines that need one of them, with the defect of each.
+    # Offsets and defects of damaged lines, and of lines that depend on them.
     dropped: list[tuple[int, str]]
 
 
 def salvage_log(files: ThreadFiles, data: bytes) -> Salvage:
-    """Return the lines of a log that are still consistent: whole transactions, in which no item is missing."""
+    """Return the consistent lines of a log: transactions without missing items."""
     replica = Replica(files.thread_id, files.mark.migrations)
     salvage, bodies = Salvage([], [], []), Bodies(files.load, str(files.log))
     items: set[tuple[str, str, int]] = set()
@@ -119,7 +119,7 @@ def salvage_log(files: ThreadFiles, data: bytes) -> Salvage:
         try:
             try:
                 fields = parse_line(line)
-            except ValueError:  # perhaps only its checksum is wrong: then it gets a new one
+            except ValueError:  # if only its checksum is wrong, it gets a new one
                 fields = check_record(orjson.loads(memoryview(line)))
                 fields.pop("crc", None)
                 offset, line = line.offset, Line(line_of(fields)[:-1])
@@ -139,7 +139,7 @@ def salvage_log(files: ThreadFiles, data: bytes) -> Salvage:
 
 
 def _complete_lines(files: ThreadFiles, data: bytes) -> Iterator[Line]:
-    """Return the lines of a log, after a new first line if its own is missing."""
+    """Return the lines of a log, with a new first line if that is missing."""
     lines = lines_in(data)
     first = next(lines, None)
     try:
@@ -182,14 +182,14 @@ class Check:
             thread_id = id_of(path) if path.is_dir() else None
             if thread_id is not None and not path.name.startswith("."):
                 yield from self._check_thread(path, thread_id)
-            elif not path.name.startswith(".") and (path / CELLS).is_dir():  # of a thread whose long id no log tells
+            elif not path.name.startswith(".") and (path / CELLS).is_dir():  # a thread with a long id and no log
                 yield from list_leftovers(path)
                 yield from check_cells(ThreadFiles(path, "", self._timeout, self._mark).cells)
             elif path.name.startswith((".new-", ".gone-")):
-                message = "a thread that was being made, or deleted, when that was interrupted"
+                message = "left by an interrupted creation or deletion of a thread"
                 yield Finding("harmless", None, str(path), message)
             else:
-                yield Finding("harmless", None, str(path), "this is no thread's, and is left alone")
+                yield Finding("harmless", None, str(path), "not part of a thread; it is ignored")
         yield from list_leftovers(self._root / SHARED)
         yield from check_cells(Shelves(self._root, (SHARED,), self._timeout))
 
@@ -198,9 +198,9 @@ class Check:
         yield from list_leftovers(path, thread_id)
         yield from check_cells(files.cells, thread_id)
         if not files.log.exists():
-            # Cells need no log, and the directory is empty before the first of them is written.
+            # Cells need no log, and before the first cell is written the directory is empty.
             if any(each.name != CELLS for each in path.iterdir()):
-                yield Finding("decide", thread_id, str(path), "there is no log in it", "remove it, or bring it back")
+                yield Finding("decide", thread_id, str(path), "it contains no log", "remove it, or restore the log")
             return
         data = files.log.read_bytes()
         replica = Replica(thread_id, self._mark.migrations)
@@ -214,11 +214,11 @@ class Check:
         yield from _check_values(files, data[: replica.end])
         if replica.end < len(data):
             size = len(data) - replica.end
-            message = f"an interrupted write has left {size} bytes; the next put to this thread cuts them off"
+            message = f"an interrupted write left {size} bytes; the next write to this thread cuts them off"
             yield Finding("harmless", thread_id, str(files.log), message, offset=replica.end)
 
     def repair(self) -> Iterator[Finding]:
-        """Replace each damaged log by a new one with all that can be read; put damaged logs and cells aside."""
+        """Replace damaged logs by their readable lines; move damaged files aside."""
         for finding in list(self.findings()):
             path = Path(finding.path)
             if finding.kind != "repairable":
@@ -232,9 +232,9 @@ class Check:
 
 def _explain_conflict(decision: Decision) -> Finding:
     sides = {"ours": decision.ours, "theirs": decision.theirs}
-    lines = [f"two branches have both gone on with this thread after {count_of(decision.shared, 'checkpoint')}:"]
+    lines = [f"both branches have continued this thread after {count_of(decision.shared, 'checkpoint')}:"]
     for name, side in sides.items():
-        what = "has deleted it" if side is None else f"has put {side.checkpoints} more, the last at {side.updated_at}"
+        what = "has deleted it" if side is None else f"has added {side.checkpoints} more, the last at {side.updated_at}"
         broken = "" if side is None or side.is_sound else " (its log is damaged)"
         lines.append(f"  {name} {what}{broken}")
     advice = "\n".join(f"to keep {name}: {command}" for name, command in decision.commands.items())
@@ -247,13 +247,13 @@ def _explain_damage(files: ThreadFiles, data: bytes, error: CorruptStore) -> Ite
     message = f"{error}\n{len(salvage.kept)} lines can be read"
     if salvage.changed:
         message += (
-            f", {len(salvage.changed)} of them changed since they were written (repair keeps them as they are now)"
+            f", {len(salvage.changed)} of them changed since they were written (repair keeps their present content)"
         )
     if salvage.dropped:
-        message += f"; {len(salvage.dropped)} cannot, or not without those:"
+        message += f"; {len(salvage.dropped)} are damaged, or depend on damaged ones:"
     shown = [f"  byte {at}: {why}" for at, why in salvage.dropped[:10]]
     more = [f"  and {len(salvage.dropped) - 10} more"] if len(salvage.dropped) > 10 else []
-    advice = "a copy from git or from a backup loses least; otherwise `keel repair` keeps what can be read"
+    advice = "restore the log from git or a backup to lose least; otherwise `keel repair` keeps the readable lines"
     yield Finding("repairable", files.thread_id, str(files.log), "\n".join([message, *shown, *more]), advice, offset)
 
 
@@ -265,7 +265,7 @@ def _check_values(files: ThreadFiles, data: bytes) -> Iterator[Finding]:
         try:
             bodies.check(fields, line)
         except CorruptStore as error:
-            yield Finding("lost", files.thread_id, str(files.log), str(error), "bring the file back", line.offset)
+            yield Finding("lost", files.thread_id, str(files.log), str(error), "restore the file", line.offset)
     folder = files.directory / BLOBS
     for path in sorted(folder.iterdir()) if folder.exists() else ():
         if path.name not in named and path.suffix != ".tmp":
@@ -273,10 +273,10 @@ def _check_values(files: ThreadFiles, data: bytes) -> Iterator[Finding]:
 
 
 def _repair_log(files: ThreadFiles) -> str:
-    """Replace a log by one with all that can be read; return where the old one is now."""
+    """Replace a log by one with its readable lines; return a message."""
     with files.writing() as handle:
         if handle is None:
-            return "it is gone by now"
+            return "it was removed in the meantime"
         data = files.log.read_bytes()
         salvage = salvage_log(files, data)
         aside = files.put_aside(data)

@@ -1,4 +1,4 @@
-"""New logs made of an old one: without what was removed (compaction), up to an entry (a copy), or sealed."""
+"""Makes new logs from old ones: compacted, copied up to an entry, or sealed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Ends = Mapping[tuple[str, str], int]
 
 
 def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
-    """Replace the log by one without removed entries, and without items below `graph.ends` that are not live."""
+    """Rewrite a log without removed entries and dead items below `graph.ends`."""
     removed = 0
 
     def draft_of(thread: Thread, seq: int, records: Records) -> Draft:
@@ -48,7 +48,7 @@ def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
 
 
 def seal(files: ThreadFiles, new: Replacement) -> None:
-    """Replace the log by one with sealed records in the place of those in plain text. See `Store.replace_plain`."""
+    """Rewrite a log with sealed records; see `Store.replace_plain`."""
 
     def draft_of(thread: Thread, seq: int, records: Records) -> Draft:
         return _Sealing(thread, new, Bodies(files.load, str(files.log))).of(records)
@@ -57,9 +57,9 @@ def seal(files: ThreadFiles, new: Replacement) -> None:
 
 
 def _rewrite(files: ThreadFiles, epoch: Stamp | None, draft_of: Callable[[Thread, int, Records], Draft]) -> None:
-    """Replace the log by a draft, made from the thread, its highest sequence number and its records.
+    """Replace the log by a draft, unless the epoch of the thread has changed.
 
-    Do nothing if the thread has another epoch by now.
+    `draft_of` gets the thread, its highest sequence number and its records.
     """
     with files.writing() as handle:
         replica = files.read_on(handle) if handle is not None else None
@@ -77,7 +77,7 @@ def _rewrite(files: ThreadFiles, epoch: Stamp | None, draft_of: Callable[[Thread
 
 
 def carry_over(files: ThreadFiles, number: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-    """Replace the log by one of another format; leave it alone if it has that already, or is damaged."""
+    """Rewrite a log in another format, unless it has that format or is damaged."""
     with files.writing() as handle:
         data = b"" if handle is None else read(handle, 0)
         if handle is None or (format_in(data) or 0) >= number:
@@ -85,7 +85,7 @@ def carry_over(files: ThreadFiles, number: int, change: Callable[[dict[str, Any]
         try:
             records, _ = read_committed(data, 0, str(files.log), unseal)
         except CorruptStore as error:
-            _log.warning("not carried over to format %d, and cannot be read until it is: %s", number, error)
+            _log.warning("not migrated to format %d, and unreadable until it is: %s", number, error)
             return
         kept = [{name: each for name, each in fields.items() if name != "crc"} for fields, _ in records]
         changed = [change(fields) for fields in kept if fields["k"] != "index"]
@@ -95,9 +95,9 @@ def carry_over(files: ThreadFiles, number: int, change: Callable[[dict[str, Any]
 
 
 class Compaction:
-    """Selects the lines of a log that stay, and rewrites those of entries that have changed.
+    """Selects the lines of a log to keep, and rewrites those of changed entries.
 
-    `thread` is the new thread, a part of the old log's; `bodies` reads the old log's lines. The new log keeps the
+    `thread` is the new thread, a part of the old log's; `bodies` reads the lines of the old log. The new log keeps the
     `live` items and, if `ends` is given, all items from there on. Ghosts and the entries in `anew` get new lines.
     """
 
@@ -113,7 +113,7 @@ class Compaction:
         self.removed = 0
 
     def of(self, records: Records, begin: bytes) -> Draft:
-        """Return the lines of the new log, which begins with `begin`, and its blobs."""
+        """Return the lines and blobs of the new log; `begin` is its first line."""
         self._draft.lines.append(begin)
         for fields, line in records:
             if self._stays(fields, line):
@@ -143,7 +143,7 @@ class Compaction:
 
 
 class _Sealing:
-    """Selects the lines of a log that stay as they are, and writes the others again, sealed."""
+    """Copies the lines of a log that need no sealing, and seals the others."""
 
     def __init__(self, thread: Thread, new: Replacement, bodies: Bodies) -> None:
         self._thread, self._headers, self._draft = thread, new.headers, Draft()
@@ -168,14 +168,14 @@ class _Sealing:
         return old.count == row.count and self._is_plain(old.body)
 
     def of(self, records: Records) -> Draft:
-        """Return the lines of the new log, and its blobs."""
+        """Return the lines and blobs of the new log."""
         for fields, line in records:
             if not self._seal(fields, line):
                 self._draft.lines.append(line + b"\n")
         return self._draft
 
     def _seal(self, fields: Mapping[str, Any], line: Line) -> bool:
-        """Draft what takes the place of a line; return whether something does, or something before it has."""
+        """Draft the replacement of a line; return `False` if the line stays."""
         kind, ns, draft = fields["k"], fields.get("ns", ""), Draft()
         if kind == "item" and (row := self._rows.get((ns, fields["ch"]), {}).get(fields["n"])):
             if fields["n"] == row.lo:
@@ -200,12 +200,15 @@ def _offset(body: bytes) -> int:
 
 
 def blobs_of(lines: Sequence[bytes]) -> set[str]:
-    """Return the names of the files of large values that lines refer to."""
+    """Return the names of the blobs that lines refer to."""
     return {blob for line in lines if b'"$blob"' in line for blob in blobs_in(parse_line(line[:-1]))}
 
 
 def _remove_blobs(files: ThreadFiles, lines: Sequence[bytes]) -> None:
-    """Remove the files of large values that no line refers to. A reader of the old log then reads the new one."""
+    """Remove blobs that no line refers to.
+
+    A reader of the old log that misses one reads the new log.
+    """
     kept = {f"{blob}.json" for blob in blobs_of(lines)}
     folder = files.directory / BLOBS
     for path in folder.iterdir() if folder.exists() else ():

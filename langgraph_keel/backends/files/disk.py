@@ -1,7 +1,7 @@
-"""The disk: durable writes, locks, errors of the system as Keel's, and names of directories (`FORMAT.md` defines them).
+"""The disk: durable writes, locks, errors and names of directories.
 
-Linux drops the pages that it could not write when fsync fails, and the next fsync succeeds: so a failed one is never
-repeated as if that could help (https://wiki.postgresql.org/wiki/Fsync_Errors).
+When fsync fails, Linux drops the pages that it could not write, and the next fsync succeeds. So Keel never relies on a
+second fsync after a failure (https://wiki.postgresql.org/wiki/Fsync_Errors).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, ReadOnl
 
 try:
     import fcntl
-except ImportError:  # pragma: no cover: Windows, where nothing keeps two processes apart
+except ImportError:  # pragma: no cover: Windows, where no lock separates two processes
     fcntl = None  # type: ignore[assignment]
 
 POLL = 0.001
-"""Seconds between two attempts at a lock that somebody else holds: a put takes about as long."""
+"""Polling interval, in seconds, of a busy lock; a write takes about as long."""
 MODE, FOLDER_MODE = 0o600, 0o700
-# Without O_NONBLOCK, opening a pipe would wait for a writer for ever.
+# Without O_NONBLOCK, opening a pipe would wait forever for a writer.
 _ALWAYS = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"))
 _FLAGS = {
     "r": os.O_RDONLY | _ALWAYS,
@@ -39,9 +39,9 @@ _FLAGS = {
     "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ALWAYS,
     "x+": os.O_RDWR | os.O_CREAT | os.O_EXCL | _ALWAYS,
 }
-"""How files are opened, by their mode."""
+"""Flags of `os.open`, by mode."""
 BEGUN = 0.5
-"""Seconds that somebody else may take to write the first line of a log."""
+"""Maximum seconds to wait for another process to write the first line of a log."""
 
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 _OWN = _DIRECTORY | getattr(os, "O_NOFOLLOW", 0)
@@ -53,7 +53,7 @@ DIGITS = 40
 _EMPTY = "%"
 _CUT = "%%"
 _OTHER = re.compile(r"[^a-z0-9._-]")
-# The dots at either end, and the first letter of a device's name, which is one before a dot, too.
+# The dots at either end, and the first letter of a device's name, also if a dot follows the name.
 _MISREAD = re.compile(r"^\.|\.$|^(con|prn|aux|nul|com[0-9]|lpt[0-9])(?=\.|$)")
 _HALF_ESCAPE = re.compile(r"(%.?|\+)$")
 _ESCAPES = re.compile(r"\+([a-z])|((?:%[0-9a-f]{2})+)")
@@ -62,7 +62,7 @@ _LONG = re.compile(rf"(?!\.)((?:[a-z0-9._-]|\+[a-z]|%[0-9a-f]{{2}})+){_CUT}[0-9a
 
 @contextmanager
 def named_errors(where: Path) -> Iterator[None]:
-    """Raise errors of the system as those of Keel."""
+    """Raise system errors as errors of Keel."""
     try:
         yield
     except KeelError:
@@ -70,26 +70,26 @@ def named_errors(where: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise StoreFull(
-                f"{where}: no space left, and nothing was written: free some on the disk, or delete threads, which "
-                f"needs none (a prune does) ({error.strerror})"
+                f"{where}: no space left; nothing was written: free disk space, or delete threads, which needs no "
+                f"space (a prune does) ({error.strerror})"
             ) from error
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            raise ReadOnlyStore(f"{where}: this user may not do that there ({error.strerror})") from error
+            raise ReadOnlyStore(f"{where}: this user lacks the permission ({error.strerror})") from error
         raise StoreError(f"{where}: the disk failed: {error}") from error
 
 
 def open_handle(path: str | Path, flags: int, folder: int | None = None) -> int:
     """As `os.open`, but a Ctrl-C does not lose the handle.
 
-    After a call of `os.open`, Python looks for signals before it stores what was returned: of 15,000 in the middle of
-    puts, 142 left a log open. `map` calls it without looking.
+    After a call of `os.open`, Python checks for signals before it stores the result: of 15,000 signals during writes,
+    142 left a log open. `map` calls `os.open` without that check.
     """
     (handle,) = map(partial(os.open, dir_fd=folder), [path], [flags], [MODE])
     return handle
 
 
 def open_file(path: Path, mode: str, folder: int | None = None) -> FileIO:
-    """Open a regular file: no link, and no pipe."""
+    """Open a regular file, not a link or a pipe."""
     handle = None
     try:
         handle = open_handle(path if folder is None else path.name, _FLAGS[mode], folder)
@@ -102,11 +102,11 @@ def open_file(path: Path, mode: str, folder: int | None = None) -> FileIO:
         raise
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise CorruptStore(f"{path}: a link or a pipe, and no file") from error
+            raise CorruptStore(f"{path}: a link or a pipe, not a regular file") from error
         raise
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise CorruptStore(f"{path}: this is no file")
+        raise CorruptStore(f"{path}: not a regular file")
     return file
 
 
@@ -127,12 +127,15 @@ def read(handle: int, at: int) -> bytes:
             parts.append(part)
             at, size = at + len(part), size - len(part)
         return b"".join(parts)
-    except (MemoryError, OverflowError) as error:  # a file with holes takes no space
-        raise CorruptStore(f"a file seems to hold {size:,} bytes, more than there is memory") from error
+    except (MemoryError, OverflowError) as error:  # a sparse file can be larger than the disk
+        raise CorruptStore(f"a file of {size:,} bytes does not fit in memory") from error
 
 
 def read_lines(handle: int) -> bytes:
-    """Return all bytes of a file of lines, after waiting for its first: git makes an empty file before it writes."""
+    """Return all bytes of a file of lines, once its first line is complete.
+
+    Git makes an empty file before it writes.
+    """
     deadline = time.monotonic() + BEGUN
     while b"\n" not in (data := read(handle, 0)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -140,7 +143,10 @@ def read_lines(handle: int) -> bytes:
 
 
 def remove_all_but(kept: Collection[str], directory: Path) -> None:
-    """Remove what is in a directory, except these names, which somebody may be making now; then itself, if empty."""
+    """Empty a directory except for some names; then remove it if it is empty.
+
+    Another process may be making the excepted files.
+    """
     with suppress(OSError):
         for path in [path for path in directory.iterdir() if path.name not in kept]:
             if path.is_dir() and not path.is_symlink():
@@ -151,14 +157,14 @@ def remove_all_but(kept: Collection[str], directory: Path) -> None:
 
 
 def write_all(handle: int, data: bytes, at: int) -> None:
-    """Write at an offset: by one call, unless the system takes less."""
+    """Write at an offset, in one call unless the system writes less."""
     while data:
         written = os.pwrite(handle, data, at)
         data, at = data[written:], at + written
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Make a file, or replace it as a whole; its name is durable only after `sync_directory`."""
+    """Make or replace a file as a whole; `sync_directory` makes its name durable."""
     temporary = path.with_name(f"{path.name}.{token_hex(4)}.tmp")
     _write_new(temporary, data)
     os.replace(temporary, path)
@@ -181,14 +187,14 @@ def lock(handle: int, deadline: float, where: Path) -> None:
             return
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                raise StoreBusy(f"{where}: another process or thread holds it; nothing was written") from None
+                raise StoreBusy(f"{where}: locked by another process or thread; nothing was written") from None
         time.sleep(POLL)
 
 
 def open_locked(
     opening: Callable[[], FileIO], is_current: Callable[[int], bool], timeout: float, where: Path
 ) -> FileIO | None:
-    """Open a file and wait for its lock, again if it was replaced meanwhile; `None` if there is no file."""
+    """Open and lock a file, again if it was replaced; `None` if it does not exist."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -208,14 +214,17 @@ def open_locked(
 def unlock(file: FileIO) -> None:
     """Release the lock of a file, and close it."""
     try:
-        if fcntl is not None:  # closing alone does not release it, if a forked process has inherited the open file
+        if fcntl is not None:  # closing alone does not release it if a forked process has inherited the open file
             fcntl.flock(file.fileno(), fcntl.LOCK_UN)
     finally:
         file.close()
 
 
 def is_at(handle: int, path: Path) -> bool:
-    """Return whether a path still leads to an open file: git and compaction replace files."""
+    """Return whether a path still leads to an open file.
+
+    Git and compaction replace files.
+    """
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:
@@ -223,19 +232,19 @@ def is_at(handle: int, path: Path) -> bool:
 
 
 class Folder:
-    """A directory that is held open: changes are made in it, wherever its name leads by then.
+    """A directory that is kept open, and changed even if its path leads elsewhere.
 
-    So a file of a thread never gets into the next thread of the same id, and no link leads out of the store.
+    So a file of a thread never gets into a new thread of the same id, and no link leads out of the store.
     """
 
     def __init__(self, path: Path, handle: int, is_new: bool = False) -> None:
-        self.path = path  # where it was opened
-        self.is_new = is_new  # whether it, or one above it, was made for this
+        self.path = path  # the path at which it was opened
+        self.is_new = is_new  # whether it, or a parent, was just made
         self._handle = handle
 
     @classmethod
     def at(cls, root: Path, names: Sequence[str], *, make: bool = False) -> Self:
-        """Open a directory below another one."""
+        """Open a directory below `root`."""
         folder = cls(root, os.open(root, _DIRECTORY))
         for name in names:
             with folder:
@@ -248,14 +257,14 @@ class Folder:
             try:
                 os.stat(name, dir_fd=self._handle, follow_symlinks=False)
             except FileNotFoundError:
-                with suppress(FileExistsError):  # another process has made it at this moment
+                with suppress(FileExistsError):  # made by another process at this moment
                     os.mkdir(name, FOLDER_MODE, dir_fd=self._handle)
                     is_new = True
         try:
             return type(self)(path, os.open(name, _OWN, dir_fd=self._handle), self.is_new or is_new)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                raise CorruptStore(f"{path}: a link or a file, and no directory") from error
+                raise CorruptStore(f"{path}: a link or a file, not a directory") from error
             raise
 
     def __enter__(self) -> Self:
@@ -266,12 +275,12 @@ class Folder:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Distinguishes it from all other directories that exist."""
+        """The device and inode, which distinguish it from all other existing directories."""
         status = os.fstat(self._handle)
         return status.st_dev, status.st_ino
 
     def is_in_place(self) -> bool:
-        """Return whether its path still leads to it."""
+        """Return whether its path still leads to this directory."""
         return is_at(self._handle, self.path)
 
     def names(self) -> list[str]:
@@ -279,7 +288,7 @@ class Folder:
         return os.listdir(self._handle)
 
     def statuses(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the names in it, each with its status; without those that are removed meanwhile."""
+        """Yield the names in it with their status, except those removed during the call."""
         with os.scandir(self._handle) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
@@ -290,7 +299,7 @@ class Folder:
         try:
             return open_file(self.path / name, mode, self._handle)
         except IsADirectoryError as error:
-            raise CorruptStore(f"{self.path / name}: a directory, and no file") from error
+            raise CorruptStore(f"{self.path / name}: a directory, not a regular file") from error
 
     def holds(self, name: str, handle: int) -> bool:
         """Return whether a name in it still leads to the open file `handle`."""
@@ -314,18 +323,18 @@ class Folder:
         self.sync()
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._handle)
 
     def clear(self) -> None:
-        """Remove unfinished files of processes that died. One that still writes its file gets an error, and retries."""
+        """Remove unfinished files; a process that still writes one retries."""
         for name in self.names():
             if name.endswith(".tmp"):
                 self.remove(name)
 
     def move(self, old: str, new: str) -> None:
-        """Give a file another name, durably."""
+        """Rename a file durably."""
         os.rename(old, new, src_dir_fd=self._handle, dst_dir_fd=self._handle)
         self.sync()
 
@@ -335,7 +344,7 @@ class Folder:
 
 
 class DirectoryName(str):
-    """The name of a directory, in the place of a thread's long id that no log tells any more."""
+    """The name of a directory, instead of a long thread id that no log contains."""
 
     __slots__ = ()
 
@@ -362,18 +371,18 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def thread_of(directory: str) -> str | None:
-    """Return the id of the thread in a directory; `None` for a long name, which the log's first line gives."""
+    """Return the id of the thread in a directory; `None` if only the log contains it."""
     long = _LONG.fullmatch(directory)
     if long and KEPT - 2 <= len(long[1]) <= KEPT:
         return None
     try:
         thread_id = "" if directory == _EMPTY else _ESCAPES.sub(_unescape, directory)
-        # An id has one name only: any other would be a second directory of the same thread.
+        # An id has only one name; another name would be a second directory of the same thread.
         if directory_of(thread_id) == directory:
             return thread_id
     except (UnicodeDecodeError, InvalidInput):
         pass
-    raise CorruptStore(f"the directory {directory!r:.300} is no thread's: no thread id has this name")
+    raise CorruptStore(f"the directory {directory!r:.300} does not belong to a thread: no thread id has this name")
 
 
 def _unescape(found: re.Match[str]) -> str:

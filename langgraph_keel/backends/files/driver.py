@@ -1,6 +1,7 @@
-"""The driver: the root directory, a cache of threads, and calls that do not block a loop.
+"""The driver: the root, a cache of threads, and calls that do not block a loop.
 
-Every call opens and closes its files, so none is open across a fork, and threads may outnumber the files of a process.
+Every call opens and closes its files, so no file is open across a fork, and a store may contain more threads than a
+process can open files.
 """
 
 from __future__ import annotations
@@ -50,17 +51,20 @@ from langgraph_keel.errors import (
 
 THREADS = "threads"
 READS, WRITES = 16, 64
-"""Most calls at once from loops: they mostly wait for the disk, and writes also for other processes."""
+"""Maximum concurrent reads and writes from loops.
+
+Most calls wait for the disk; writes also wait for other processes.
+"""
 TENANTS = "tenants"
 MOST_TENANTS = 64
-"""Tenants of which what was read is kept."""
+"""Maximum number of tenants with cached threads."""
 ABANDONED = 3600.0
-"""Seconds after which a thread that is still being made is taken for abandoned."""
+"""Seconds after which an unfinished new thread counts as abandoned."""
 EVERY = 64
-"""After as many uses of threads, their memory is measured again."""
+"""Number of uses of threads after which their memory is measured again."""
 _LOOKED_AT = 1000
-"""Files of a directory that is no store, among which a database is looked for."""
-# Names that may stand in a directory which becomes a store: of a new repository, or made by another process.
+"""Maximum number of files that are checked for being a SQLite database."""
+# Names that a directory may contain before it becomes a store: of a new repository, or made by another process.
 _MAY_BE_THERE = re.compile(r"\.|readme|licen[cs]e|(threads|shared|tenants|keel\.json)$|.*\.tmp$", re.IGNORECASE)
 
 if TYPE_CHECKING:
@@ -79,7 +83,7 @@ class FileRoot:
         self._forget()
 
     def _forget(self) -> None:
-        # In a forked child there are no threads, and nobody releases a lock that one held at the fork.
+        # A forked child has no threads that could release the locks held at the fork.
         self._lock = Lock()
         self._threads: OrderedDict[str, ThreadFiles] = OrderedDict()
         self._asked = 0
@@ -91,14 +95,14 @@ class FileRoot:
         self._shared = Shelves(self.root, (SHARED,), self.timeout, SETTINGS)
 
     def make(self, *, is_new: bool) -> None:
-        """Make the directories, if they are not there, and see that their names are durable."""
-        # Also if they are there: the process that made them may have died before.
+        """Make missing directories, and make the names of all of them durable."""
+        # Existing names, too: the process that made them may have died before it synced them.
         threads = self.root / THREADS
         missing = [path for path in (*self.root.parents, self.root, threads) if not path.exists()]
         self.root.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         threads.mkdir(FOLDER_MODE, exist_ok=True)
         for name, text in SETTINGS.items() if is_new else ():
-            # In the directory of threads: the root may have files of these names, of the repository itself.
+            # In the directory of threads, because the root may contain the repository's own files of these names.
             if not (threads / name).exists():
                 write_durably(threads / name, text.encode())
         for path in {threads, self.root, self.root.parent, *(path.parent for path in missing)}:
@@ -106,11 +110,11 @@ class FileRoot:
         self.is_made = True
 
     def thread(self, thread_id: str) -> ThreadFiles:
-        """Return the files of a thread, which need not be there."""
+        """Return the files of a thread, which may not exist."""
         return self._files(directory_of(thread_id), thread_id)
 
     def cells(self, thread_id: str | None) -> Shelves:
-        """Return the cells of a thread; of `None`, those that all share."""
+        """Return the cells of a thread; for `None`, the shared cells."""
         return self._shared if thread_id is None else self.thread(thread_id).cells
 
     def _files(self, name: str, thread_id: str) -> ThreadFiles:
@@ -123,21 +127,21 @@ class FileRoot:
             self._threads.move_to_end(name)
             self._asked += 1
             if self._asked % EVERY == 0 or files.nbytes > self._memory // 8:
-                # Drop the threads that were not used for longest; a call that still uses one is not disturbed.
+                # Drop the least recently used threads; a call that still uses one is not disturbed.
                 size = sum(each.nbytes for each in self._threads.values())
                 while len(self._threads) > 1 and (size > self._memory or len(self._threads) > self._memory // 4096):
                     size -= self._threads.popitem(last=False)[1].nbytes
             return files
 
     def threads(self) -> Iterator[ThreadFiles]:
-        """Return the files of every thread that is there."""
+        """Return the files of every existing thread."""
         for name in names_in(self.root / THREADS):
             thread_id = id_of(self.root / THREADS / name)
             if thread_id is not None:
                 yield self._files(name, thread_id)
 
     def strays(self, after: str | None) -> Iterator[str]:
-        """Return the readable threads without a checkpoint, in the order of their directories, from after one on."""
+        """Return the strays after one, in the order of their directories."""
         directories = self.root / THREADS
         names: dict[str, str] = {directory_of(origin): origin for origin in self._shared.origins()}
         names |= {name: thread_id for name in names_in(directories) if (thread_id := any_id_of(directories / name))}
@@ -151,7 +155,7 @@ class FileRoot:
         return bool(last_put(files.log) or files.read(lambda thread: thread and info_of("", thread)[0].checkpoints))
 
     def threads_after(self, page: Page) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
-        """Return the threads that come after a place in the listing, last activity first, with their places."""
+        """Return the threads of a page of the listing, with their places."""
 
         def activity(thread_id: str) -> str:
             files = self.thread(thread_id)
@@ -161,7 +165,10 @@ class FileRoot:
 
 
 class FileDriver(FileRoot):
-    """All threads of one root, for any thread of the process. `prepare` is called with it before it is first used."""
+    """The driver of one root, for any thread of the process.
+
+    `prepare` is called with the root before its first use.
+    """
 
     def __init__(
         self,
@@ -188,7 +195,7 @@ class FileDriver(FileRoot):
         self._tenants: OrderedDict[str, FileRoot] = OrderedDict()
 
     def _settle(self) -> None:
-        """Hold on to the working directory of the first use, where the saver was made in a running loop."""
+        """Make a relative root absolute, at the first use."""
         if not self.root.is_absolute():
             self.root = self.mark.root = Path(os.path.abspath(self.root))
             self._find_shared()
@@ -198,13 +205,13 @@ class FileDriver(FileRoot):
     # -- the root ------------------------------------------------------------------------------------------------
 
     def setup(self) -> None:
-        """Make the store, if it is not there. Safe from many processes at once."""
+        """Make the store if it does not exist; safe to call concurrently."""
         self._settle()
         with named_errors(self.root):
             if self._is_closed:
                 raise refuse_closed(self.root)
             self._make_ready()
-            # Logs of an older format may have come since, by git or with a copy.
+            # Git or a copy may have added logs of an older format since.
             for number in sorted(self.mark.migrations):
                 self._carry_over(number)
 
@@ -212,7 +219,7 @@ class FileDriver(FileRoot):
         found = self._format()
         self.make(is_new=found is None)
         if found is None:
-            self.mark.write()  # the last file: if it is there, so are all others
+            self.mark.write()  # the last file: if it exists, so do all others
         elif self._find_due(found):
             self._migrate()
         self._may_read = self._may_write = True
@@ -237,11 +244,11 @@ class FileDriver(FileRoot):
         return find_due(self.mark.migrations, found, str(self.root))
 
     def migrations(self) -> list[str]:
-        """Return what is done to the store to carry it over."""
+        """Return descriptions of the migrations that the store needs."""
         return [f"Format {number}: {migration.what}." for number, migration in self._find_due(self.format)]
 
     def _format(self) -> int | None:
-        """Return the format that is there."""
+        """Return the format of the store, if it exists."""
         found = self.mark.read()
         if found is None:
             self._refuse_others()
@@ -251,22 +258,22 @@ class FileDriver(FileRoot):
         outer = self.root.absolute().parent
         if outer.name == TENANTS and (outer.parent / MARK).exists():
             raise NotAKeelStore(
-                f"{self.root}: this is where the store {outer.parent} keeps a tenant, not a store of its own: open "
-                f"that one, and use saver.for_tenant({thread_of(self.root.name)!r}); or choose another directory"
+                f"{self.root}: this directory belongs to a tenant of the store {outer.parent}: open that store "
+                f"and use saver.for_tenant({thread_of(self.root.name)!r}), or choose another directory"
             )
         names = sorted(path.name for path in self.root.iterdir()) if self.root.exists() else []
         others = [name for name in names if not _MAY_BE_THERE.match(name)]
         database = find_sqlite_store(self.root / name for name in others[:_LOOKED_AT])
         if database:
             raise (NotFound if self.read_only else NotAKeelStore)(
-                f"{self.root}: there is no store of files, but a SQLite database of Keel's, {database}: use "
+                f"{self.root}: not a store of files, but it contains a SQLite database of Keel's, {database}: use "
                 "SqliteSaver, or open_saver with its path"
             )
         if self.read_only:
             raise NotFound(f"{self.root}: there is no store of Keel")
         if others:
             raise NotAKeelStore(
-                f"{self.root}: not empty, and no store of Keel (there is {others[0]!r}): pass an empty "
+                f"{self.root}: not empty, and not a store of Keel (it contains {others[0]!r}): pass an empty "
                 f"directory, such as {self.root / 'threads'}"
             )
 
@@ -280,7 +287,7 @@ class FileDriver(FileRoot):
         return version
 
     def open_check(self, writes: bool, tenant: str = "") -> Check:
-        """Return a check of the store, or of what a tenant has in it."""
+        """Return a check of the store, or of one tenant's data in it."""
         from langgraph_keel.backends.files.check import Check
 
         assert self.format
@@ -290,11 +297,11 @@ class FileDriver(FileRoot):
             return Check(root, self.timeout, self.mark)
 
     def prepare(self, writes: bool) -> None:
-        """Check that there is a store, and that it may be read or written; make it before the first write."""
+        """Check that the store may be used in this way; make it before the first write."""
         if self._is_closed:
             raise refuse_closed(self.root)
         if writes and self.read_only:
-            raise ReadOnlyStore(f"{self.root}: opened to be read only")
+            raise ReadOnlyStore(f"{self.root}: opened read-only")
         if self._process != os.getpid():
             self._forget()
         if not (self._may_write or (self._may_read and not writes)):
@@ -305,10 +312,10 @@ class FileDriver(FileRoot):
         self._settle()
         version = self._format()
         if version is None and not self.auto_setup:
-            raise NotSetUp(f"{self.root}: no store of Keel: call setup() once")
+            raise NotSetUp(f"{self.root}: there is no store of Keel, and auto_setup is off: call setup() once")
         if version is not None and self._find_due(version):
             if self.read_only or not self.auto_setup:
-                why = "it may only be read here" if self.read_only else "auto_setup is off"
+                why = "it was opened read-only" if self.read_only else "auto_setup is off"
                 raise refuse_older(str(self.root), version, newest(self.mark.migrations), why)
             self._make_ready()
         if writes and not self._may_write:
@@ -317,7 +324,7 @@ class FileDriver(FileRoot):
         self._may_read = version is not None
 
     def clean(self, abandoned: float = ABANDONED) -> None:
-        """Finish interrupted deletions, and remove threads, and indexes, whose making was abandoned."""
+        """Finish interrupted deletions; remove abandoned new threads and indexes."""
         for path in (self.root / THREADS).glob(".*-*"):
             with suppress(FileNotFoundError):
                 is_old = time.time() - path.stat().st_mtime > abandoned
@@ -333,7 +340,7 @@ class FileDriver(FileRoot):
     # -- tenants -------------------------------------------------------------------------------------------------
 
     def tenant(self, tenant: str, writes: bool) -> FileRoot:
-        """Return the directory of a tenant, which is made before the first write."""
+        """Return the directory of a tenant; made before the first write."""
         with self._lock:
             found = self._tenants.get(tenant)
             if found is None:
@@ -350,7 +357,7 @@ class FileDriver(FileRoot):
         return found
 
     def tenants(self) -> list[str]:
-        """Return the tenants that have something."""
+        """Return the tenants that have threads or shared cells."""
         directories = self.root / TENANTS
         names = []
         for name in names_in(directories):
@@ -360,7 +367,7 @@ class FileDriver(FileRoot):
         return sorted(name for name in names if name)
 
     def delete_tenant(self, tenant: str) -> int:
-        """Delete the directory of a tenant; return how many threads were in it."""
+        """Delete the directory of a tenant; return the number of deleted threads."""
         directory = self.root / TENANTS / directory_of(tenant)
         deleted = sum(1 for _ in names_in(directory / THREADS))
         going = directory.with_name(f".gone-{token_hex(8)}")
@@ -375,7 +382,7 @@ class FileDriver(FileRoot):
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def send(self, request: Work) -> Any:
-        """Carry out a request."""
+        """Run a request."""
         with named_errors(self.root):
             self.prepare(request.writes)
             return request.run(self)
@@ -395,7 +402,7 @@ class FileDriver(FileRoot):
             return self._pools[writes]
 
     def close(self) -> None:
-        """Refuse calls from now on; wait for those that are under way."""
+        """Refuse new calls, and wait for running ones."""
         self._is_closed = True
         pools, self._pools = self._pools, {}
         for pool in pools.values() if self._process == os.getpid() else ():

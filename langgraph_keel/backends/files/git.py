@@ -1,7 +1,8 @@
-"""`FileSaver(root, git=True)`: one commit for each run. A refusal of git is logged, and fails no put.
+"""`FileSaver(root, git=True)`: one commit for each run.
 
-A thread of its own commits a run, 0.2 seconds after the last thing that was stored of it: LangGraph stores in many
-threads, and the writes of a run's last tasks often arrive after its last checkpoint. The next run waits for the commit.
+Errors of git are logged and fail no write. A background thread commits a run 0.2 seconds after its last record was
+stored: LangGraph stores from many threads, and the writes of a run's last tasks often arrive after its last checkpoint.
+The next run waits for the commit.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from langgraph_keel.git import LONGEST, NO_HOOKS, GitResult, find_git, run_git
 
 _SETTINGS = ("keel.json", "threads/.gitattributes", "threads/.gitignore")
 _LOCK_SECONDS = 2.0
-"""Seconds to wait for another git that holds a lock; after a failure none, until a commit works again."""
+"""Seconds to wait for git's locks; 0 after a failure, until a commit succeeds."""
 _LOCK = "keel.lock"
 
 # Both fit the store's root, its directory of threads, and that of shared cells.
@@ -59,12 +60,15 @@ _IGNORE = """\
 .gone-*/
 """
 SETTINGS = {".gitattributes": _ATTRIBUTES, ".gitignore": _IGNORE}
-"""Files by name."""
+"""Content of git's settings files, by name."""
 
 QUIET = 0.2
-"""Seconds without news after which a run that has stopped is taken to be complete."""
+"""Seconds without new records after which a stopped run counts as complete."""
 _MOST_DELAY = 30.0
-"""Most seconds that a due commit waits for what is being stored: in a forked child, perhaps nobody is storing it."""
+"""Maximum seconds that a due commit waits for unfinished writes.
+
+A forked child may never finish them.
+"""
 _STOPS = {INTERRUPT: "interrupt", ERROR: "error"}
 
 _log = logging.getLogger(__name__)
@@ -73,7 +77,7 @@ _log = logging.getLogger(__name__)
 class Repository:
     """Commits paths of a store, one call at a time.
 
-    With `later`, `find` is called later: a running loop must not wait for git.
+    With `later`, the caller calls `find` later, because a running loop must not wait for git.
     """
 
     def __init__(self, root: Path, later: bool = False) -> None:
@@ -84,7 +88,7 @@ class Repository:
             self.find(root)
 
     def find(self, root: Path) -> None:
-        """Find git, and the working tree that the store's directory is in; once."""
+        """Find git and the working tree around the store, once."""
         if self._git:
             return
         self._root, git = root, find_git("git=True")
@@ -99,19 +103,19 @@ class Repository:
         self._git = git
 
     def commit(self, path: str, message: str) -> str:
-        """Commit what is new below a path of the root and in shared cells, and nothing else that is changed or staged.
+        """Commit the changes below a path and in shared cells, and nothing else.
 
-        Return why git refused, or an empty text.
+        Return the error of git, or an empty text.
         """
         try:
             file = None
-            if self._lock_path.parent.exists():  # else git reports the state of its repository
+            if self._lock_path.parent.exists():  # otherwise git reports what is wrong with its repository
                 file = FileIO(os.open(self._lock_path, os.O_RDWR | os.O_CREAT, MODE), "r+")
             try:
                 if file is not None:
                     # Git's own locks are not enough (2.39): a commit of some paths reads the index before it locks it,
-                    # and writes back what it has read, without what another process has added in between. That
-                    # happened to the first commits of 2 threads in 80.
+                    # and writes it back without the files that another process has added in between. That happened
+                    # to the first commits of 2 threads in 80.
                     lock(file.fileno(), monotonic() + LONGEST, self._lock_path)
                 refusal = self._commit_paths(path, message)
             finally:
@@ -127,24 +131,24 @@ class Repository:
         if (self._root / SHARED / ".gitattributes").exists():
             ignored = run_git([self._git, "check-ignore", "--quiet", "--", SHARED], self._root)
             paths += [SHARED] if ignored.status else []  # if git ignores them, they are only a cache
-        if self._new_settings is None:  # the user commits changes to settings that git knows
+        if self._new_settings is None:  # changes to settings that git already tracks are the user's to commit
             known = run_git([self._git, "ls-files", "--", *_SETTINGS], self._root).output.decode().splitlines()
             there = [name for name in _SETTINGS if (self._root / name).exists()]
             self._new_settings = tuple(name for name in there if name not in known)
         paths += self._new_settings
         done = self._run_git("add", "--all", "--", *paths)
         if done.status == 0:
-            # A signature might ask a person for a passphrase.
+            # A signature might ask for a passphrase.
             options = ("--quiet", "--only", "--no-gpg-sign", "--cleanup=verbatim", "--file=-")
             done = self._run_git("commit", *options, "--", *paths, stdin=message)
             if done.status == 0:
                 self._new_settings = ()
-        # Nothing is to be committed if all is already, or was removed before git knew it.
+        # There is nothing to commit if everything is committed, or was removed before git tracked it.
         is_unknown = "did not match any file" in done.errors
         return "" if done.status == 0 or is_unknown else done.errors
 
     def _run_git(self, *arguments: str, stdin: str = "") -> GitResult:
-        """Run git, again and again while another one holds a lock."""
+        """Run git, and repeat it while another git process holds a lock."""
         give_up = monotonic() + self._lock_seconds
         while True:
             done = run_git([self._git, *NO_HOOKS, *arguments], self._root, stdin.encode(errors="backslashreplace"))
@@ -155,15 +159,15 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A file that two branches have both changed, and that a merge, a rebase or a stash has left unmerged."""
+    """A file that both branches have changed and git has left unmerged."""
 
     path: str  # from the store's root
-    ours: bytes | None  # on the branch that is checked out; `None` where the file was deleted
-    theirs: bytes | None  # on the other one
+    ours: bytes | None  # on the branch that is checked out; `None` if the file was deleted
+    theirs: bytes | None  # on the other branch
 
 
 def conflicts(root: Path) -> list[Conflict]:
-    """Return the files of a store that git holds in conflict; none if git or a repository is missing."""
+    """Return the files of a store that git holds in conflict; none without git."""
     git = shutil.which("git")
     if git is None or not root.is_dir():
         return []
@@ -181,17 +185,17 @@ def conflicts(root: Path) -> list[Conflict]:
 
 
 def ends_run(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
-    """Return whether nothing is left to run after a root graph's checkpoint, as LangGraph's channels tell it.
+    """Return whether a root graph's checkpoint leaves nothing to run.
 
-    A run that stops at a breakpoint or the recursion limit, or is killed, looks as if it went on. A bare `Pregel`
-    starts its nodes by channels of any name, so each of its steps looks like an end.
+    This depends on LangGraph's channels. A run that stops at a breakpoint or the recursion limit, or is killed, looks
+    unfinished. A bare `Pregel` starts its nodes by channels of any name, so each of its steps looks like an end.
     """
     if metadata.get("source") != "loop":
         return metadata.get("source") == "update"  # an edit (`update_state`) is complete by itself
     for channel, value in checkpoint["channel_values"].items():
-        if channel.startswith(JOIN):  # "join:a+b:c": the names it has seen of a and b
+        if channel.startswith(JOIN):  # "join:a+b:c": those of a and b that have finished
             starts_a_node = isinstance(value, set) and value >= set(channel.split(":")[1].split("+"))
-        elif channel == TASKS:  # Sends; an empty list once they have run
+        elif channel == TASKS:  # Sends; an empty list after they have run
             starts_a_node = bool(value)
         else:
             starts_a_node = channel == START or channel.startswith(BRANCH_TO)
@@ -202,19 +206,19 @@ def ends_run(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool
 
 @dataclass(slots=True)
 class _RunState:
-    """The records of a thread that this process has stored since the end of its last run."""
+    """A thread's run, from the records stored since the last run ended."""
 
     checkpoint_id: str = ""
     step: Any = None
     source: str = ""
     run_id: str = ""
     is_over: bool = False
-    # The checkpoint at which a task asked or failed; it may be put later than the writes of that task.
+    # The checkpoint at which a task asked or failed; it may be stored after the writes of that task.
     stopped_at: str | None = None
     stopped_by: str = ""
-    due: float | None = None  # on the clock of `monotonic`; `None` while it runs, or is committed
-    news: int = 0  # how many times something of it was stored
-    committed: int = 0  # how many of these the last commit has, also while git runs
+    due: float | None = None  # on the clock of `monotonic`; `None` while the run continues, or once it is committed
+    news: int = 0  # number of stored records
+    committed: int = 0  # number of records in the last commit, also while git runs
 
     @property
     def is_committed(self) -> bool:
@@ -231,7 +235,10 @@ class _RunState:
         return self.is_over or self.stopped_at == self.checkpoint_id
 
     def is_answered(self, checkpoint_id: str | None, channels: Sequence[str]) -> bool:
-        """Return whether writes resume this run; later ones of a resumed task do so too, at another checkpoint."""
+        """Return whether writes resume this run.
+
+        A resumed task may do so again later, at another checkpoint.
+        """
         return RESUME in channels and checkpoint_id == self.stopped_at == self.checkpoint_id
 
     def message(self, thread_id: str) -> str:
@@ -246,23 +253,23 @@ def _message(thread_id: str, what: str, trailers: Mapping[str, str]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return `text` on one line, with all that is not printable spelled out; of a long one the start."""
+    """Return `text` on one line, escaped and cut to 200 characters."""
     shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     return shown if len(shown) <= 200 else shown[:199] + "…"
 
 
 class Left(NamedTuple):
-    """The changes of a run that were not committed when the next one began."""
+    """The changes of a run that were not committed when the next run started."""
 
     run: _RunState
-    news: int  # records that were stored by then; later ones are of the next run, and cause no commit
+    news: int  # records stored until then; later ones belong to the next run, and cause no commit
 
 
 class Commits:
-    """Commits each run of each thread: when it is over, when it asks (an interrupt), when it fails.
+    """Commits each run of each thread when it ends, asks a question or fails.
 
-    A run of which nothing says that it stopped (see `ends_run`) is committed before the thread's next input, with the
-    next run's end, or at `close`. `commit`, `commit_change` and `close` wait for git; the others do not.
+    A run whose end cannot be detected (see `ends_run`) is committed before the thread's next input, with the next run's
+    end, or at `close`. `commit`, `commit_change` and `close` wait for git; the other methods do not.
     """
 
     def __init__(self, root: Path, later: bool = False) -> None:
@@ -271,23 +278,23 @@ class Commits:
         self._runs: dict[str, _RunState] = {}
         self._worker: Thread | None = None
         self._busy_with: _RunState | None = None
-        self._storing: Counter[str] = Counter()  # what is being stored of each thread
-        self._notes = Lock()  # guards these four; never held while git runs
+        self._storing: Counter[str] = Counter()  # number of unfinished writes of each thread
+        self._notes = Lock()  # guards the four fields above; never held while git runs
         self._has_warned = False
         self._is_closing = False
         self._git_lock = Lock()  # held while git runs; taken before `_notes`
 
     def left_before_put(self, address: Address, metadata: Mapping[str, Any]) -> Left | None:
-        """Return what `commit` must commit before a checkpoint is put, which begins a run; `None` for nothing."""
+        """Return the changes to commit before a checkpoint that starts a run, if any."""
         with self._notes:
             run = self._runs.get(address.thread_id)
             if run is None or not run.checkpoint_id or address.checkpoint_ns:
                 return None
-            # What came after the commit of a run (writes of its last task) goes into the commit of the next run.
+            # Records after the commit of a run (writes of its last task) go into the commit of the next run.
             return self._left(run) if run.has_stopped or metadata.get("source") == "input" else None
 
     def left_before_writes(self, address: Address, channels: Sequence[str]) -> Left | None:
-        """Return what `commit` must commit before a task's writes are put, which answer a question, or `None`."""
+        """Return the changes to commit before writes that answer a question, if any."""
         with self._notes:
             run = self._runs.get(address.thread_id)
             if run is None or address.checkpoint_ns:
@@ -295,9 +302,9 @@ class Commits:
             return self._left(run) if run.is_answered(address.checkpoint_id, channels) else None
 
     def begin_writes(self, address: Address, channels: Sequence[str]) -> None:
-        """Note that a task's writes are being put: if they answer a question, the run goes on.
+        """Record the start of a task's writes; if they are an answer, the run continues.
 
-        This comes first, as the next checkpoint of the run may be put before these writes are stored.
+        This comes first, because the next checkpoint of the run may be stored before these writes.
         """
         with self._notes:
             run = self._runs.get(address.thread_id)
@@ -308,23 +315,29 @@ class Commits:
         return Left(run, run.news) if not run.is_committed or self._busy_with is run else None
 
     def begin_storing(self, thread_id: str) -> None:
-        """Note that something of a thread is being stored: no commit is planned to come between."""
+        """Record that a write has started: no commit until it ends."""
         with self._notes:
             self._storing[thread_id] += 1
 
     def end_storing(self, thread_id: str) -> None:
-        """Note that it is stored, or that it failed."""
+        """Record that a write of a thread has ended or failed."""
         with self._notes:
             self._storing -= Counter([thread_id])
 
     def commit(self, thread_id: str, left: Left | None = None, *, if_due: bool = False) -> bool:
-        """Commit what is new of a thread, perhaps only if it is due, or was left; return `False` if git refused."""
+        """Commit the changes of a thread; return `False` if git refused.
+
+        Args:
+            thread_id: The thread.
+            left: Commit only if these changes of an earlier run are still uncommitted.
+            if_due: Commit only if the commit is due.
+        """
         with self._git_lock:
             with self._notes:
                 run = self._runs.get(thread_id)
                 if run is None or run.is_committed or (if_due and run.due is None):
                     return True
-                # While git was busy with it, the run that waited here has begun elsewhere: that is not to be committed.
+                # While git was committing these changes, the next run has started: do not commit that one.
                 if left and (run is not left.run or run.committed >= left.news):
                     return True
                 if not run.checkpoint_id and not self._is_closing:
@@ -339,12 +352,12 @@ class Commits:
                 if run.is_over and run.is_committed:
                     del self._runs[thread_id]
                 elif run.is_over and done:
-                    # Writes of its last task came meanwhile: they are no run, and get no commit of their own.
+                    # Writes of its last task arrived during the commit: they are not a run, and get no commit.
                     self._runs[thread_id] = _RunState(news=1)
             return done
 
     def put(self, address: Address, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-        """Note that a checkpoint was put, and plan a commit if its run has stopped."""
+        """Record a stored checkpoint, and plan a commit if its run has stopped."""
         with self._notes:
             run = self._note_run(address.thread_id)
             if not address.checkpoint_ns:
@@ -352,7 +365,7 @@ class Commits:
             self._plan(run)
 
     def put_writes(self, address: Address, channels: Sequence[str]) -> None:
-        """Note what a task has written, and plan a commit if it asks or has failed."""
+        """Record the writes of a task, and plan a commit if the task asks or has failed."""
         stops = [] if address.checkpoint_ns else [_STOPS[channel] for channel in channels if channel in _STOPS]
         with self._notes:
             run = self._note_run(address.thread_id)
@@ -361,12 +374,12 @@ class Commits:
             self._plan(run)
 
     def commit_change(self, thread_id: str, what: str) -> None:
-        """Commit a thread that another verb has changed; `what` says how, such as "deleted"."""
+        """Commit a thread that another verb has changed, such as "deleted"."""
         with self._git_lock:
             self._commit(thread_id, _message(thread_id, what, {}))
 
     def close(self) -> None:
-        """Commit what is left, unless git refuses."""
+        """Commit all remaining changes; stop if git refuses."""
         self._is_closing = True
         all(self.commit(thread_id) for thread_id in list(self._runs))
 
@@ -377,14 +390,14 @@ class Commits:
 
     def _plan(self, run: _RunState) -> None:
         run.due = monotonic() + QUIET if run.has_stopped else None
-        # After a fork, the parent's worker is there by name, but not alive.
+        # In a forked child, the parent's worker exists but is not alive.
         if run.due and not (self._worker and self._worker.is_alive()):
-            self._worker = Thread(target=self._work, name="keel-git")  # no daemon: the program waits for it at its end
-            with suppress(RuntimeError):  # at the end of the program no thread can be started; then `close` commits
+            self._worker = Thread(target=self._work, name="keel-git")  # not a daemon: the program waits for it on exit
+            with suppress(RuntimeError):  # on exit no thread can be started; then `close` commits
                 self._worker.start()
 
     def _work(self) -> None:
-        """Commit runs as they are due, until none is left."""
+        """Commit runs when they are due, until no run is due."""
         while True:
             with self._notes:
                 due, thread_id = min(((run.due, name) for name, run in self._runs.items() if run.due), default=(0, ""))
@@ -395,15 +408,15 @@ class Commits:
             if thread_id in self._storing and wait > -_MOST_DELAY:
                 wait = max(wait, QUIET)
             if wait > 0:
-                sleep(wait)  # and check again, as the next run may have begun
+                sleep(wait)  # then check again, as the next run may have started
             else:
                 self.commit(thread_id, if_due=True)
 
     def _commit(self, thread_id: str, message: str) -> bool:
         refusal = self._repository.commit(f"threads/{directory_of(thread_id)}", message)
         if refusal and not self._has_warned:
-            # Not a warning of `warnings`, which could be turned into an error, and fail the put.
-            _log.warning("git did not commit (what is stored is unharmed): %s", refusal)
+            # Not `warnings.warn`, which could be turned into an error and fail the write.
+            _log.warning("git did not commit (the stored data is unharmed): %s", refusal)
         self._has_warned = bool(refusal)
         return not refusal
 
@@ -412,7 +425,7 @@ class Commits:
 class Side:
     """The part of a thread on one branch."""
 
-    checkpoints: int  # that it has put since the branches parted
+    checkpoints: int  # stored since the branches diverged
     updated_at: str  # ISO time of its last checkpoint, `""` if it has none
     is_sound: bool = True  # whether its log can be read
 
@@ -421,21 +434,21 @@ class Side:
 class Decision:
     """A choice between two logs."""
 
-    path: str  # the log's, from the store's root
+    path: str  # of the log, from the store's root
     thread_id: str  # empty if neither log can be read
-    shared: int  # how many checkpoints both branches have
+    shared: int  # number of checkpoints that both branches have
     ours: Side | None  # the branch that is checked out; `None` if it has deleted the thread
-    theirs: Side | None  # the other one
+    theirs: Side | None  # the other branch
 
     @property
     def commands(self) -> dict[str, str]:
-        """What to type in the store's root to keep the log of either side, by its name."""
+        """The commands that keep each side's log, run in the store's root, by side."""
         removal = f"git rm --quiet -r -- {Path(self.path).parent.as_posix()}"
         return commands_to_keep(self.path, {"ours": self.ours, "theirs": self.theirs}, removal)
 
 
 def commands_to_keep(path: str, sides: Mapping[str, object], removal: str) -> dict[str, str]:
-    """Return what to type to keep the file of either side, by its name; `removal` for one that has deleted it."""
+    """Return the command that keeps each side's file; `removal` for a deleted one."""
     return {
         name: removal if side is None else f"git checkout --{name} -- {path} && git add -- {path}"
         for name, side in sides.items()
@@ -443,12 +456,12 @@ def commands_to_keep(path: str, sides: Mapping[str, object], removal: str) -> di
 
 
 def decisions(root: Path) -> list[Decision]:
-    """Return the threads of a store that git holds in conflict; none where there is no git."""
+    """Return the threads of a store that git holds in conflict; none without git."""
     return [_decision(conflict) for conflict in conflicts(root) if Path(conflict.path).name == LOG]
 
 
 def cell_conflicts(root: Path) -> list[Conflict]:
-    """Return the cells of a store that git holds in conflict: both branches have changed them, or made them."""
+    """Return the cells of a store that git holds in conflict."""
     places = ((conflict, Path(conflict.path).parts) for conflict in conflicts(root))
     return [conflict for conflict, parts in places if parts[0] == SHARED or parts[2:3] == (CELLS,)]
 
@@ -469,7 +482,7 @@ def _decision(conflict: Conflict) -> Decision:
 
 
 def _records(content: bytes | None, where: str) -> Records | None:
-    """Return the records of a log; `None` where there is none, or it cannot be read."""
+    """Return the records of a log; `None` if there is no log, or it cannot be read."""
     try:
         return None if content is None else read_committed(content, 0, where)[0]
     except CorruptStore:
@@ -495,19 +508,19 @@ class CommittingStore(FileStore):
         self._commits = commits
 
     def of_tenant(self, tenant: str) -> FileStore:
-        """Refuse: one history of git would hold what all tenants have."""
-        raise InvalidInput("with git=True there are no tenants: one history would hold what all of them have")
+        """Refuse tenants, as one git history would contain the data of all of them."""
+        raise InvalidInput("git=True does not support tenants: one git history would contain the data of all of them")
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Work, Any, int]:
-        """See `Store.remove_rows`: the last step of every removal."""
+        """Like `Store.remove_rows`, the last step of every removal."""
         removed = yield from super().remove_rows(thread_id, live, graph)
         yield from self._commit(thread_id, "pruned")
         return removed
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Work, Any, bool]:
-        """See `Store.delete_thread`."""
+        """Like `Store.delete_thread`."""
         is_deleted = yield from super().delete_thread(thread_id, last)
         if is_deleted:
             yield from self._commit(thread_id, "deleted")
@@ -518,30 +531,33 @@ class CommittingStore(FileStore):
 
 
 class GitHook(Hook):
-    """Notifies `Commits` of every put and change of a thread; a run is committed before the next one stores."""
+    """Notifies `Commits` of every write and change of a thread.
+
+    A run is committed before the next one stores.
+    """
 
     def __init__(self, commits: Commits) -> None:
         self._commits = commits
 
     def before_put(self, session: Session, put: Put) -> Plan[None]:
-        """Commit what the last run has left, if this is another one."""
+        """Commit the rest of the last run, if this checkpoint starts a new one."""
         if left := self._commits.left_before_put(put.address, put.header.metadata):
             yield from self._commit(put.address.thread_id, left)
         self._commits.begin_storing(put.address.thread_id)
         put.notes[self] = True
 
     def after_put(self, session: Session, put: Put) -> None:
-        """Note a checkpoint."""
+        """Record a checkpoint."""
         self._commits.put(put.address, put.checkpoint, put.header.metadata)
         self._commits.end_storing(put.address.thread_id)
 
     def put_failed(self, session: Session, put: Put, error: BaseException) -> None:
-        """Note that nothing is being stored any more."""
+        """Record that the write has ended."""
         if self in put.notes:
             self._commits.end_storing(put.address.thread_id)
 
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
-        """Commit what a run has left that these answer."""
+        """Commit the remaining changes of a run that these writes answer."""
         address, channels = writes.address, [channel for channel, _ in writes.writes]
         if left := self._commits.left_before_writes(address, channels):
             yield from self._commit(address.thread_id, left)
@@ -550,32 +566,32 @@ class GitHook(Hook):
         writes.notes[self] = channels
 
     def after_writes(self, session: Session, writes: Writes) -> None:
-        """Note what a task has written."""
+        """Record the writes of a task."""
         self._commits.put_writes(writes.address, writes.notes[self])
         self._commits.end_storing(writes.address.thread_id)
 
     def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> None:
-        """Note that nothing is being stored any more."""
+        """Record that the write has ended."""
         if self in writes.notes:
             self._commits.end_storing(writes.address.thread_id)
 
     def before_travel(self, session: Session, travel: Travel) -> Plan[None]:
-        """Commit what a run has left which has just ended: going back is a commit of its own."""
+        """Commit the rest of a run that has just ended; a rewind is a separate commit."""
         yield from self._commit(travel.origin.thread_id)
         self._commits.begin_storing(travel.origin.thread_id)
 
     def after_travel(self, session: Session, travel: Travel) -> Plan[None]:
-        """Commit that a thread was rewound, or branched."""
+        """Commit the rewind or branch of a thread."""
         self._commits.end_storing(travel.origin.thread_id)
         verb = "rewound to" if travel.verb == "rewound" else "branched from"
         yield from self._change(travel.origin.thread_id, f"{verb} {travel.origin.checkpoint_id}")
 
     def travel_failed(self, session: Session, travel: Travel, error: BaseException) -> None:
-        """Note that nothing is being stored any more."""
+        """Record that the write has ended."""
         self._commits.end_storing(travel.origin.thread_id)
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
-        """Commit a copy or a fork, with what is noted beside it."""
+        """Commit a copy or a fork, with its cells."""
         verb = "copied" if copy.graph is None else "forked"
         yield from self._change(copy.target, f"{verb} from {copy.source}")
 

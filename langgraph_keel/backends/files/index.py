@@ -1,7 +1,7 @@
-"""The index of threads: facts from the ends of logs, and when they are trusted (README, "Large stores").
+"""The index of threads: facts from the ends of logs (README, "Large stores").
 
-A writer may still be at work when its thread is looked at. So names of the last ten seconds are looked at again, and an
-index is made only when `.changed` is as old; a writer that takes half of that names its thread once more.
+A writer may still be writing while its log is read. Logs named in the last ten seconds are therefore read again, and an
+index is made only when `.changed` is ten seconds old. A writer that takes five seconds or more names its thread again.
 """
 
 from __future__ import annotations
@@ -24,26 +24,29 @@ import orjson
 from langgraph_keel.backends.files.disk import MODE, directory_of, is_at, open_file
 
 Place: TypeAlias = tuple[Any, ...]
-"""The last activity of a thread, its id, and its marks in one text; `None` if they are unknown."""
+"""A thread's last activity, id, and marks in one text (`None` if unknown)."""
 State: TypeAlias = tuple[int, ...]
-"""Of a log: which file it is, its size and when it was changed."""
+"""The state of a log: the inode, size and change time of its file."""
 LogEnd: TypeAlias = tuple[State, str, str | None, str | None]
-"""The state of a log, its thread, the time of its last checkpoint (`None` if it is damaged) and the thread's marks."""
+"""A log's state and thread, the time of its last checkpoint, and the marks.
+
+The time is `None` if the log is damaged.
+"""
 
 INDEX, CHANGED = ".index", ".changed"
 VERSION = 2
 LEAST = 2000
-"""Threads from which on there is an index: fewer are looked at in some 10 ms."""
+"""Minimum number of threads for an index; fewer logs are read in some 10 ms."""
 SETTLED = 10.0
-"""Seconds after which a writer that has named its thread has written, or names it again."""
+"""Seconds within which a writer finishes, or names its thread again."""
 BELIEVED = 3600.0
-"""Seconds after which all logs are looked at again, whatever the index says."""
+"""Maximum age of an index in seconds; then all logs are read again."""
 SAMPLE = 100
-"""Of the newest threads, and of others: whether their logs are as the index says."""
+"""Number of newest and of random threads that are compared with the index."""
 MOST_NEW = 2000
-"""Threads that were named since the index was made, from which on it is made anew."""
+"""Number of threads named since the index was made after which it is made again."""
 LARGEST = 4 << 20
-"""Bytes of `.changed` from which on it is thrown away: nobody has listed threads for long."""
+"""Maximum bytes of `.changed`; a larger one is deleted, as it was long unused."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _APPEND = os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
@@ -79,7 +82,7 @@ def _name_in(changed: str, name: str) -> int | None:
         is_whole = False
     if not is_whole or os.lseek(handle, 0, os.SEEK_CUR) > LARGEST:
         with suppress(FileNotFoundError):
-            os.unlink(changed)  # without it, no index is believed
+            os.unlink(changed)  # without it, no index is used
     return handle
 
 
@@ -91,15 +94,15 @@ class Ends:
     """Facts from the ends of logs."""
 
     logs: dict[str, LogEnd] = field(default_factory=dict)  # by name of the directory
-    places: list[Place] = field(default_factory=list)  # of the threads that are not damaged, in order
+    places: list[Place] = field(default_factory=list)  # of the undamaged threads, sorted
 
     def sort(self) -> Ends:
-        """Put the places in order."""
+        """Sort the places."""
         self.places = sorted((at, thread_id, marks) for _, thread_id, at, marks in self.logs.values() if at is not None)
         return self
 
     def update(self, name: str, end: LogEnd | None) -> None:
-        """Keep the present end of a log, or that it is gone."""
+        """Record the present end of a log; `None` if it was removed."""
         _, thread_id, at, marks = self.logs.pop(name, (None, "", None, None))
         where = bisect_left(self.places, (at or "", thread_id))
         del self.places[where : where + (self.places[where : where + 1] == [(at, thread_id, marks)])]
@@ -109,7 +112,7 @@ class Ends:
                 insort(self.places, (end[2], end[1], end[3]))
 
     def copy(self) -> Ends:
-        """Return the same, with a list of places of its own: a caller that pages through the old one is undisturbed."""
+        """Return a copy with its own list of places, for undisturbed paging."""
         return Ends(self.logs, self.places.copy())
 
 
@@ -117,23 +120,23 @@ class Ends:
 class Changes:
     """The content of `.changed`."""
 
-    token: str  # names this file
-    made: float  # by the system's monotonic clock
-    names: dict[str, float]  # of the threads that were named, each with the time
-    size: int  # up to where it was read
-    settled: int  # up to where all names are so old that their writers have written
+    token: str  # identifies this file
+    made: float  # on the system's monotonic clock
+    names: dict[str, float]  # the named threads, with the times
+    size: int  # offset up to which the file was read
+    settled: int  # offset up to which all names are so old that their writers have finished
 
 
 @cache
 def _boot_id() -> str:
-    """Return what names the time since this machine was started; empty if that is unknown. It is asked for once."""
+    """Return the id of the machine's present boot, cached; empty if it is unknown."""
     with suppress(OSError):
         return _BOOT.read_text().strip()
     return ""
 
 
 class Index:
-    """The index of the threads of one directory; `writes` is whether it may be made."""
+    """The index of the threads of one directory; `writes`: whether it may be made."""
 
     def __init__(self, directory: Path, writes: bool) -> None:
         self._directory = str(directory)
@@ -142,7 +145,7 @@ class Index:
         self._head: dict[str, Any] = {}
 
     def load(self, known: Ends) -> Ends | None:
-        """Return the index, believed or not: `known` if this process has read or made it; `None` if there is none."""
+        """Return the index, trusted or not; `known` if unchanged; `None` if missing."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             with open_file(Path(self._index), "r") as file:
                 head = orjson.loads(file.read(4096).partition(b"\n")[0])
@@ -175,7 +178,7 @@ class Index:
         return [status.st_dev, status.st_ino]
 
     def changes(self) -> Changes | None:
-        """Return the threads that were named since the index was made; `None` if there is none to be believed."""
+        """Return the threads named since; `None` if the index cannot be trusted."""
         found = self._read_changed(self._head.get("from", 0))
         is_ours = found is not None and found.token == self._head.get("token") and self._is_ours(self._head)
         return found if is_ours and not self._is_in_git() else None
@@ -209,7 +212,7 @@ class Index:
         return True
 
     def agrees(self, ends: Ends, changes: Changes) -> bool:
-        """Return whether the logs of the newest threads, and of some others, are as was said, or named as changed."""
+        """Return whether a sample of logs matches the index, or is named as changed."""
         places = ends.places
         looked_at = [*places[max(0, len(places) - SAMPLE) :], *sample(places, min(SAMPLE, len(places)))]
         names = {directory_of(place[1]) for place in looked_at}.difference(changes.names)
@@ -225,7 +228,7 @@ class Index:
         return None
 
     def begin(self, count: int) -> Changes | None:
-        """Return what was named before all logs are looked at, if an index is to be made of that."""
+        """Return the threads named so far, if an index should be made."""
         if not (self._writes and _boot_id() and count >= LEAST) or self._is_in_git():
             return None
         found = self._read_changed()
@@ -235,8 +238,8 @@ class Index:
         return found if monotonic() - found.made >= SETTLED else None
 
     def make(self, ends: Ends, changes: Changes, made: float | None = None) -> None:
-        """Write down what was seen after `changes` were read, for this process and others. An error is no harm."""
-        # Column by column: so 100,000 threads are read in a tenth of a second.
+        """Write the index from ends that were read after `changes`; ignore errors."""
+        # Column by column, which lets 100,000 threads be read in a tenth of a second.
         states, *columns = zip(*ends.logs.values(), strict=True)
         body = orjson.dumps([[*ends.logs], *zip(*states, strict=True), *columns])
         head = {
@@ -247,12 +250,12 @@ class Index:
             self._head = head
 
     def grow(self, ends: Ends, changes: Changes) -> None:
-        """Make it anew if many threads have changed since; all logs are looked at again when it was due before."""
+        """Make the index again after many changes; all logs are read when due before."""
         if self._writes and len(changes.names) > MOST_NEW and changes.settled > self._head["from"]:
             self.make(ends, changes, self._head["made"])
 
     def _write(self, path: str, data: bytes) -> bool:
-        """Replace a file as a whole. Its content need not be durable: after a power cut nobody believes it."""
+        """Replace a file as a whole, not durably: after a power cut it is not used."""
         temporary = f"{path}.{token_hex(4)}.tmp"
         try:
             handle = os.open(temporary, _NEW_FILE, MODE)
@@ -267,7 +270,7 @@ class Index:
 
 
 def state_of(status: os.stat_result) -> State:
-    """Return which log this is, and how far it was written."""
+    """Return the state of a log."""
     return status.st_ino, status.st_size, status.st_ctime_ns
 
 

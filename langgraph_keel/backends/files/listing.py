@@ -1,4 +1,4 @@
-"""Which threads there are, and when each was last put to, as the ends of their logs say."""
+"""Lists threads with the time of their last activity, from the ends of their logs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from langgraph_keel.engine.records import Page
 from langgraph_keel.errors import CorruptStore
 
 END = 16384
-"""Bytes at the end of a log that mostly contain its last checkpoint."""
+"""Bytes at the end of a log that usually contain its last checkpoint."""
 
 
 def names_in(directory: Path) -> Iterator[str]:
-    """Return the names of directories of threads; those with a dot in front are being made or deleted."""
+    """Return the directories of threads, except those being made or deleted."""
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
         yield from (
             entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
@@ -32,7 +32,7 @@ def names_in(directory: Path) -> Iterator[str]:
 
 
 def id_of(directory: Path) -> str | None:
-    """Return the id of the thread in a directory; `None` if there is none, or this is not its name."""
+    """Return the id of the thread in a directory; `None` if it has another name."""
     try:
         thread_id = thread_of(directory.name)
     except CorruptStore:
@@ -48,7 +48,7 @@ def id_of(directory: Path) -> str | None:
 
 
 def any_id_of(directory: Path) -> str | None:
-    """As `id_of`; for a long id that no log tells any more, the name of its directory."""
+    """As `id_of`; the directory's name for a long id that no log contains."""
     try:
         return id_of(directory) or (DirectoryName(directory.name) if thread_of(directory.name) is None else None)
     except CorruptStore:
@@ -56,14 +56,14 @@ def any_id_of(directory: Path) -> str | None:
 
 
 def last_put(log: Path) -> str | None:
-    """Return the time of the last checkpoint of a log; `None` if its end does not tell it."""
+    """Return the time of a log's last checkpoint; `None` if its end has none."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return _read_end(str(log), os.stat(log).st_size)[0]
     return None
 
 
 class Listing:
-    """Keeps facts from the ends of logs until they change, and the listings that callers page through."""
+    """Caches facts from the ends of logs, and the listings that callers page through."""
 
     def __init__(self, directory: Path, writes: bool) -> None:
         self._directory = str(directory)
@@ -73,14 +73,14 @@ class Listing:
         self._pages: dict[bool, Sequence[Place]] = {True: [], False: []}
 
     def places(self, page: Page, activity: Activity) -> Iterator[Place]:
-        """Return (last activity, id) of the threads from the beginning of a page on, in its order.
+        """Return (last activity, id) of the threads from the beginning of a page on.
 
-        `activity` is asked where the end of a log does not tell it. If the page is tolerant, an index is used, and
+        `activity` is called if the end of a log does not contain it. If the page is tolerant, an index is used, and
         damaged threads come last.
         """
         after, passes, terms = page.after, page.tolerant, page.terms
-        # All pages are of the listing that was made for the first: to look at every log for every page would take time
-        # that grows with the square of the number of logs.
+        # All pages use the listing made for the first page. Reading every log for every page would take time that grows
+        # with the square of the number of logs.
         places = self._pages[passes]
         at = bisect_left(places, after) if after else 0
         if after is None or at == len(places) or places[at][:2] != after:
@@ -94,7 +94,7 @@ class Listing:
         found = map(places.__getitem__, numbers)
         if not (passes and terms):
             return ((at, thread_id) for at, thread_id, _ in found)
-        # The first term by itself: most threads are passed over by it, and `all` takes as long as the rest.
+        # The first term is tested alone: it excludes most threads, and `all` takes as long as everything else.
         term, *others = terms
         some = (place for place in found if place[2] is None or term in place[2])
         return (place[:2] for place in some if all(each in (place[2] or each) for each in others))
@@ -109,7 +109,7 @@ class Listing:
         return sorted([*ends.places, *lost])
 
     def _by_index(self, activity: Activity) -> Ends | None:
-        """Return what the ends of logs say, by the index; `None` if that cannot be believed."""
+        """Return the ends of logs from the index; `None` if it cannot be trusted."""
         known = self._index.load(self._ends)
         changes = None if known is None else self._index.changes()
         if known is None or changes is None:
@@ -140,7 +140,7 @@ class Listing:
         return ends
 
     def _look_at(self, name: str, known: Ends, activity: Activity) -> LogEnd | None:
-        """Return what the end of a log says; `None` if there is none, or its directory is not that of a thread."""
+        """Return the end of a log; `None` if there is none, or it is not a thread's."""
         path = f"{self._directory}/{name}/{LOG}"
         try:
             status = os.stat(path)
@@ -160,7 +160,7 @@ class Listing:
 
 
 def _read_end(path: str, size: int) -> tuple[str | None, str | None]:
-    """Return the time of the last checkpoint of a log, and what its thread can be found by, as far as its end tells."""
+    """Return a log's last activity and marks; `None` if its end has none."""
     with open_file(Path(path), "r") as log:
         log.seek(max(0, size - END))
         lines = [*lines_in(log.readall() or b"")]
@@ -168,7 +168,7 @@ def _read_end(path: str, size: int) -> tuple[str | None, str | None]:
     for line in reversed(lines):
         try:
             fields = parse_line(line)
-        except ValueError:  # such as the first, if it is cut
+        except ValueError:  # such as a partial first line
             continue
         kind = fields.get("k")
         if kind == "gone":

@@ -1,7 +1,7 @@
-"""The log of a thread: its records as lines of JSON with a checksum, its transactions, and the thread that they make.
+"""The log of a thread: its records, its transactions, and the resulting thread.
 
-The thread is a function of the log alone: a process reads what it has written itself in the same way as what others
-wrote. FORMAT.md is the specification of records.
+Records are lines of JSON with a checksum, specified by FORMAT.md. The thread is a function of the log alone: a process
+reads its own records in the same way as those of others.
 """
 
 from __future__ import annotations
@@ -41,45 +41,47 @@ from langgraph_keel.errors import CorruptStore
 
 Migrations: TypeAlias = Mapping[int, Migration[Callable[[dict[str, Any]], dict[str, Any] | None]]]
 MIGRATIONS: Migrations = {}
-"""A function of the fields of a record, of a log or of a cell (its kind is `cell`): it returns what they are then, or
-`None` if the record is to go; what stands in files of their own (`$blob`) it sees by its name. It may be given a cell
-that it has changed already, as these do not say which format they have."""
+"""The migrations; the work of each is a function of the fields of a record.
+
+The record is a line of a log, or a cell (kind `cell`). The function returns the new fields, or `None` to drop the
+record. A value in its own file (`$blob`) appears by name only. Cells do not record their format, so the function may
+get a cell that it has already changed."""
 COMMITS = frozenset({"thread", "ckpt", "writes", "gone", "end"})
-"""Kinds of records that end a transaction. Items stand before the one that commits them."""
+"""Kinds of records that end a transaction; items precede the record."""
 LARGE = 65536
-"""Most bytes of JSON that stand in the log; a larger value has a file of its own."""
+"""Maximum bytes of JSON of a value in the log; a larger value gets its own file."""
 _CRC = len(',"crc":"01234567"}')
 _KINDS = {kind.name.lower(): kind for kind in Kind}
 
 CONFLICT = b"<<<<<<< "
 MARK = b'\n{"k":"index",'
-"""How an index begins, after the line before it."""
+"""The beginning of an index, with the line feed before it."""
 EACH, SHARE = 65536, 16
-"""Bytes from one index to the next: at least so many, and so many times the size of the first."""
+"""Minimum bytes between two indexes, absolute and relative to the first's size."""
 NEWEST = 40
-"""Checkpoints that an index names."""
+"""Number of checkpoints that an index lists."""
 _FAR = 1 << 24
-"""Bytes from the end of a log within which an index is looked for."""
+"""Maximum bytes from the end of a log that are searched for an index."""
 
 
 class Line(bytes):
-    """A line of a log, without its line feed, in the place of a body until that is needed (see `Bodies`)."""
+    """A line of a log without its line feed, also used as a body (see `Bodies`)."""
 
-    offset: int  # where it begins in its log
+    offset: int  # in its log
 
     @property
     def place(self) -> Run:
-        """Where it begins, and where the next one does."""
+        """The offsets of this line and of the next one."""
         return self.offset, self.offset + len(self) + 1
 
     @property
     def crc(self) -> str:
-        """The checksum that it ends with."""
+        """The checksum at its end."""
         return self[-10:-2].decode()
 
 
 def line_of(fields: Mapping[str, Any]) -> bytes:
-    """Return a record as its line; a field that is `None` is left out."""
+    """Return the line of a record; fields that are `None` are left out."""
     text = orjson.dumps({name: value for name, value in fields.items() if value is not None})[:-1]
     return b'%s,"crc":"%08x"}\n' % (text, crc32(text))
 
@@ -90,11 +92,11 @@ def parse_line(line: bytes) -> dict[str, Any]:
 
 
 def unseal(line: bytes) -> Any:
-    """Return the JSON of a line, after checking its checksum."""
+    """Check the checksum of a line, and return its JSON."""
     text = line[:-_CRC]
     if line[-_CRC:] != b',"crc":"%08x"}' % crc32(text):
-        raise ValueError("its checksum does not fit")
-    return orjson.loads(memoryview(line))  # it takes no subclass of bytes
+        raise ValueError("its checksum is wrong")
+    return orjson.loads(memoryview(line))  # orjson accepts no subclass of bytes
 
 
 class Draft:
@@ -109,7 +111,7 @@ class Draft:
         self.lines.append(line_of({"k": kind, "ns": ns or None, **fields}))
 
     def value(self, value: Any) -> Any:
-        """Return a value as it stands in a line."""
+        """Return a value in the form of a line."""
         text = orjson.dumps(value)
         if len(text) <= LARGE:
             return orjson.Fragment(text)
@@ -118,7 +120,7 @@ class Draft:
         return {"$blob": name}
 
     def items(self, ns: str, channel: str, first: int, rows: Sequence[Row]) -> None:
-        """Append items to a log, a line each; those of a row that is sealed or kept elsewhere, in one line."""
+        """Append items to a log, one line each; an opaque row gets one line."""
         number = first
         for row in rows:
             if row.body.startswith(OPAQUE):
@@ -131,7 +133,7 @@ class Draft:
                 number += 1
 
     def checkpoint(self, record: Record, seq: int, header: bytes, marks: Sequence[str] = ()) -> None:
-        """Append an entry, and what its thread can be found by."""
+        """Append an entry and the marks of its thread."""
         entry = record.entry
         self.add(
             "ckpt",
@@ -162,19 +164,19 @@ class Draft:
 
 
 def body_to_json(body: bytes) -> Any:
-    """Return a body as it stands in a line: what it holds, as JSON; or that it is no JSON, and the bytes."""
+    """Return a body in the form of a line: as JSON, or its bytes if sealed."""
     if body.startswith(OPAQUE):
         return {"$sealed": b2a_base64(body, newline=False).decode()}
     return items_to_json(open_frame(body))
 
 
 def _are_heads(heads: Any, count: int) -> bool:
-    """Return whether this is [[channel, index], ...], as the engine writes it with Keel's own serializer."""
+    """Return whether this is [[channel, index], ...], as Keel's serializer writes it."""
     return isinstance(heads, list) and len(heads) == count and all(type(h) is list and len(h) == 2 for h in heads)
 
 
 def ref_to_json(ref: Ref) -> Any:
-    """Return a reference as it stands in a line."""
+    """Return a reference in the form of a line."""
     return {ref.kind.name.lower(): ref.runs} if ref.runs or ref.kind is not Kind.INLINE else "inline"
 
 
@@ -189,7 +191,7 @@ def ref_from_json(shown: Any) -> Ref:
 def _run(pair: Any) -> Run:
     lo, hi = pair
     if not (type(lo) is type(hi) is int and 0 <= lo < hi):
-        raise ValueError(f"{pair!r} is no run of items")
+        raise ValueError(f"{pair!r} is not a run of items")
     return lo, hi
 
 
@@ -200,20 +202,20 @@ def blobs_in(fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 class Bodies:
-    """Makes bodies of lines; `load` returns the content of a blob."""
+    """Makes bodies from lines; `load` returns the content of a blob."""
 
     def __init__(self, load: Callable[[str], bytes], where: str) -> None:
         self._load = load
         self._where = where
 
     def of(self, body: bytes) -> bytes:
-        """Return the body that a line stands for; a body itself as it is."""
+        """Return the body of a line; a body is returned unchanged."""
         if not isinstance(body, Line):
             return body
         try:
             return self._make(body)
         except (CorruptStore, ValueError, TypeError, LookupError) as error:
-            raise CorruptStore(f"{self._where}: the record at byte {body.offset} holds no value: {error}") from error
+            raise CorruptStore(f"{self._where}: the record at byte {body.offset} has no value: {error}") from error
 
     def _make(self, body: Line) -> bytes:
         fields, blobs = orjson.loads(memoryview(body)), list[bytes]()
@@ -225,7 +227,7 @@ class Bodies:
         return raw_frame(pack_items(values, text))
 
     def check(self, fields: Mapping[str, Any], line: Line) -> None:
-        """Check that the body can be made for which a record stands."""
+        """Check that the body of a record can be made."""
         if fields["k"] in ("item", "ckpt", "writes"):
             self.of(line)
 
@@ -238,7 +240,7 @@ class Bodies:
         return values
 
     def _value(self, value: Any, blobs: list[bytes]) -> Any:
-        """Return a value, from its blob if it has one: the text of that is added to those that were read."""
+        """Return a value, from its blob if it has one; add that to `blobs`."""
         if isinstance(value, dict) and "$blob" in value:
             blobs.append(self._load(value["$blob"]))
             return orjson.loads(blobs[-1])
@@ -259,7 +261,7 @@ Records = list[tuple[dict[str, Any], Line]]
 
 
 class Unknown(Exception):
-    """The newest part of a thread does not have the answer."""
+    """Raised if the newest part of a thread does not contain the answer."""
 
 
 class _Older:
@@ -270,7 +272,7 @@ class _Older:
 
 
 class _Part(dict[Any, Any]):
-    """The newest part of a dictionary. `is_new` returns whether the rest cannot have a key."""
+    """The newest part of a dictionary; `is_new`: whether the rest lacks a key."""
 
     def __init__(self, content: Mapping[Any, Any], is_new: Callable[[Any], bool]) -> None:
         super().__init__({_Older: _Older(), **content})
@@ -301,7 +303,7 @@ class _LogPart(Log):
 
 
 class Newest(Thread):
-    """The newest checkpoints of a thread, with their items and writes. No other one has an id after `most`."""
+    """The newest checkpoints, with items and writes; no other has an id over `most`."""
 
     def __init__(self, thread: Thread, most: str) -> None:
         super().__init__(
@@ -311,7 +313,7 @@ class Newest(Thread):
             thread.logs,
             _Part({(ns, str(name)): [] for ns, name in thread.ids} | thread.batches, lambda key: key[1] > most),
         )
-        self.known = {ns for ns, _ in thread.ids}  # namespaces of which the end of every item log is here
+        self.known = {ns for ns, _ in thread.ids}  # namespaces whose item logs all have a known end
 
     def log(self, namespace: str, channel: str) -> Log:
         """Return the known part of the item log of a channel, empty if the channel is new."""
@@ -336,36 +338,36 @@ class _Tail:
 
 
 class Replica:
-    """A thread, made from its log as far as that was read."""
+    """A thread, made from the part of its log that was read."""
 
     def __init__(self, thread_id: str, migrations: Migrations) -> None:
         self.thread_id = thread_id
         self._migrations = migrations
-        self.thread: Thread | None = None  # while nothing was read
-        self.seq = 0  # the highest sequence number that was ever given
-        self.end = 0  # where the last complete transaction ends
-        self.last = Line()  # the last line before that
-        self.is_closed = True  # whether that line has its line feed
-        self.nbytes = 0  # its size in memory, about
+        self.thread: Thread | None = None  # until something is read
+        self.seq = 0  # the highest sequence number ever used
+        self.end = 0  # the end of the last complete transaction
+        self.last = Line()  # the last line before `end`
+        self.is_closed = True  # whether `last` has its line feed
+        self.nbytes = 0  # its approximate size in memory
         self._stamps: dict[int, str] = {}
         self._tails: dict[tuple[str, str], _Tail] = {}
         # For the next index:
-        self._due = EACH  # the end of the log from which on there is to be one
+        self._due = EACH  # the size of the log from which an index is due
         self._newest = deque[Record](maxlen=NEWEST)
         self._most = ""  # no other checkpoint has a greater id
-        self._early = set[tuple[str, str]]()  # checkpoints that have writes, and are not there
-        # Of items, by namespace and channel, with the number after each.
+        self._early = set[tuple[str, str]]()  # checkpoints that have writes but are not stored yet
+        # Places of items by namespace and channel, with the number after each item.
         self._places = defaultdict[str, dict[str, list[tuple[int, Run]]]](dict)
 
     def begin(self, handle: int, at: int, index: Line, where: str) -> None:
-        """Apply the lines that an index names, which begins at byte `at` of the log."""
+        """Apply the lines listed by an index that begins at byte `at` of the log."""
         try:
             fields = parse_line(index)
             if fields["at"] != at:
-                raise ValueError("lines before it were changed")
+                raise ValueError("lines before the index were changed")
             for begin, stop in fields["lines"]:
                 if not self.end <= begin < stop <= at:
-                    raise ValueError("it is damaged")
+                    raise ValueError("the index is damaged")
                 data, self.end = os.pread(handle, stop - begin, begin), stop
                 if self.thread is None:
                     self._check_format(data, where)
@@ -379,7 +381,7 @@ class Replica:
         self.thread, self.end = Newest(self.thread, self._most), at
 
     def read(self, data: bytes, where: str) -> None:
-        """Apply what stands in the log from `end` on."""
+        """Apply the log from `end` on."""
         if self.thread is None:
             self._check_format(data, where)
         size = 0
@@ -391,9 +393,8 @@ class Replica:
                     at = self.last.offset
                     raise CorruptStore(f"{where}: the record at byte {at} does not fit: {error}") from error
         if self.thread is None:
-            # A log is made as a whole before it gets its name, so no interrupted write leaves one without its first
-            # line.
-            raise CorruptStore(f"{where}: damage at byte 0: it does not begin with its thread")
+            # A log is complete before it gets its name, so no interrupted write leaves one without its first line.
+            raise CorruptStore(f"{where}: damage at byte 0: the first line of the thread is missing")
         for key, tail in self._tails.items():
             if tail.payloads:
                 self.thread.logs[key].rows[tail.lo] = tail.row
@@ -403,7 +404,7 @@ class Replica:
             self.nbytes += 2 * size
 
     def add_index(self, draft: Draft) -> None:
-        """Begin a transaction with an index, if one is due."""
+        """Start a transaction with an index, if one is due."""
         thread, begin = self.thread, self.end + (not self.is_closed)
         if thread is None or begin < self._due:
             return
@@ -418,7 +419,7 @@ class Replica:
             raise Unknown
         for ns in namespaces:
             for channel, places in self._places[ns].items():
-                lines.append(places[-1][1])  # it says which number the next item has
+                lines.append(places[-1][1])  # gives the number of the next item
                 for lo, hi in live.get((ns, channel), ()):
                     first, last = bisect_left(places, (lo + 1,)), bisect_left(places, (hi,))
                     lines += [place for _, place in places[first : last + 1]]
@@ -428,21 +429,21 @@ class Replica:
         """Apply one record."""
         kind = fields["k"]
         if (kind == "thread") is not (self.thread is None):
-            raise CorruptStore("a log begins with its thread, and holds only one")
+            raise CorruptStore("a log must begin with its thread, and contain only one")
         getattr(self, f"_apply_{kind}")(fields, line)
 
     def _check_format(self, data: bytes, where: str) -> None:
-        """Look at the format before all else: of another one, nothing need be what is known here."""
+        """Check the format first: in another format, nothing else may be readable."""
         found = format_in(data)
         if found is not None and find_due(self._migrations, found, where):
-            raise refuse_older(where, found, newest(self._migrations), "the rest of the store has that")
+            raise refuse_older(where, found, newest(self._migrations), "the rest of the store has that format")
 
     def _apply_thread(self, fields: dict[str, Any], line: Line) -> None:
         self.thread = Thread(epoch=str(fields["epoch"]))
         self.seq, self._first = int(fields["seq"]), line.place
 
     def _apply_index(self, fields: dict[str, Any], line: Line) -> None:
-        if fields["at"] == line.offset:  # else it came from another log, and serves no reader
+        if fields["at"] == line.offset:  # otherwise it came from another log, and is ignored
             self._due = line.offset + max(EACH, SHARE * len(line))
 
     def _log(self, fields: dict[str, Any]) -> Log:
@@ -452,7 +453,7 @@ class Replica:
     def _apply_item(self, fields: dict[str, Any], line: Line) -> None:
         log, number, value = self._log(fields), fields["n"], fields["v"]
         if number < log.end:
-            raise CorruptStore(f"item {number} of {fields['ch']!r} is there twice: two histories in one log?")
+            raise CorruptStore(f"item {number} of {fields['ch']!r} is stored twice: two histories in one log?")
         tail = self._tails.setdefault((fields.get("ns", ""), fields["ch"]), _Tail())
         count = fields.get("c", 1)
         is_row = is_opaque(value)
@@ -509,7 +510,7 @@ class Replica:
 
     def _apply_gone(self, fields: dict[str, Any], line: Line) -> None:
         assert self.thread is not None
-        self._due = MOST  # no further index: the log is rewritten without these checkpoints soon
+        self._due = MOST  # no more indexes: the log is soon rewritten without these checkpoints
         for seq in fields["seq"]:
             self.thread.forget(self._stamps.get(seq, ""))
         for number, channels in fields["ghosts"].items():
@@ -517,7 +518,7 @@ class Replica:
 
 
 def format_in(data: bytes) -> int | None:
-    """Return the format that the first line of a log says; `None` if it is damaged."""
+    """Return the format from the first line of a log; `None` if the line is damaged."""
     with suppress(ValueError, KeyError, TypeError):
         found = unseal(data[: max(data.find(b"\n"), 0)])["format"]
         return found if type(found) is int else None
@@ -525,7 +526,7 @@ def format_in(data: bytes) -> int | None:
 
 
 def read_end(handle: int, whole: bool) -> tuple[int, bytes]:
-    """Return where the last index of a log begins, and the log from there on; else 0, and all of it."""
+    """Return the offset of a log's last index and the log from there; or 0 and all."""
     size, length = os.fstat(handle).st_size, EACH
     while not whole and length < min(size, _FAR):
         data = read(handle, size - length)
@@ -539,7 +540,7 @@ def read_end(handle: int, whole: bool) -> tuple[int, bytes]:
 def read_committed(
     data: bytes, base: int, where: str, parse: Callable[[bytes], dict[str, Any]] = parse_line
 ) -> tuple[Records, int]:
-    """Return the records of all complete transactions, and how many bytes they take."""
+    """Return the records of all complete transactions, and their size in bytes."""
     found, size = list[tuple[dict[str, Any], Line]](), 0
     for records, size in transactions(data, base, where, parse):  # noqa: B007
         found += records
@@ -549,7 +550,7 @@ def read_committed(
 def transactions(
     data: bytes, base: int, where: str, parse: Callable[[bytes], dict[str, Any]] = parse_line
 ) -> Iterator[tuple[Records, int]]:
-    """Return the records of each complete transaction, and where it ends."""
+    """Return the records and the end of each complete transaction."""
     pending: Records = []
     end = 0
     for line in lines_in(data, base):
@@ -559,11 +560,11 @@ def transactions(
             if is_torn(data[end:]):
                 break
             at = line.offset
-            message = f"damage at byte {at}: {error}. What stands before is sound; `keel check` says more"
+            message = f"damage at byte {at}: {error}. The log before it is intact; run `keel check` for details"
             if line.startswith((CONFLICT, b"=======", b">>>>>>> ")):
                 message = (
-                    f"git has left a conflict at byte {at}: both branches went on with this thread. `keel check` says "
-                    "what each of them holds"
+                    f"git has left a conflict at byte {at}: both branches continued this thread. Run `keel check` to "
+                    "compare the branches"
                 )
             raise CorruptStore(f"{where}: {message}") from error
         pending.append((fields, line))
@@ -574,7 +575,7 @@ def transactions(
 
 
 def lines_in(data: bytes, base: int = 0) -> Iterator[Line]:
-    """Return the lines of a log, damaged ones too."""
+    """Return the lines of a log, including damaged ones."""
     at = 0
     while at < len(data):
         stop = data.find(b"\n", at)
@@ -586,25 +587,25 @@ def lines_in(data: bytes, base: int = 0) -> Iterator[Line]:
 
 
 def is_torn(rest: bytes) -> bool:
-    """Return whether what follows the last complete transaction is one write that was interrupted.
+    """Return whether the rest of a log is a single interrupted write.
 
-    Such a write is cut short; or, after a power cut, some sectors were never written, and read as NUL, which JSON never
-    holds. Nothing follows it, as the next write waits until this one is on disk.
+    Such a write is cut short. After a power cut, sectors may be missing, and read as NUL, which JSON never contains.
+    Nothing follows an interrupted write, because the next write waits until this one is on disk.
     """
     *lines, last = lines_in(rest)
     if rest.endswith(b"\n"):
         lines.append(last)
     elif last[-1:] != b"\0" and _is_sound(last[:-1]):  # a NUL is a sector of this byte alone
-        return False  # something else stands in the place of its line feed
+        return False  # another byte replaces its line feed
     is_cut = all(line.find(b"\0") >= 0 or _is_sound(line) for line in lines)
     return is_cut and all(_is_of_one_write(piece, rest) for piece in re.finditer(rb"[^\0\n]+", rest))
 
 
 def _is_of_one_write(piece: re.Match[bytes], rest: bytes) -> bool:
-    """Return whether what stands between NULs and line feeds can be of the one write that `rest` is.
+    """Return whether a piece can belong to the write that left `rest`.
 
-    A record that commits is so only if it is the last, and its items reach back to the beginning of `rest` (or to
-    after a line feed that was missing there).
+    A record that commits must be the last one, and its items must reach back to the beginning of `rest` (or to the byte
+    after a missing line feed there).
     """
     if not _is_sound(piece[0]) or (fields := parse_line(piece[0]))["k"] not in COMMITS:
         return True

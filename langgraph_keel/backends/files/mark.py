@@ -1,4 +1,4 @@
-"""The mark of a store, `keel.json`: that it is Keel's, and which format it has."""
+"""The mark of a store, `keel.json`: its backend and format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Mark:
         self.migrations = migrations
 
     def read(self) -> int | None:
-        """Return the format; the one before, where the way to a newer one has begun; `None` if there is no mark."""
+        """Return the format; during a migration, the old one; `None` if there is no mark."""
         try:
             mark = orjson.loads((self.root / MARK).read_bytes())
             found, begun_from = mark["format"], mark.get("from", mark["format"])
@@ -35,14 +35,14 @@ class Mark:
         except FileNotFoundError:
             return None
         except NotADirectoryError as error:
-            raise NotAKeelStore(f"{self.root}: this is no directory") from error
+            raise NotAKeelStore(f"{self.root}: not a directory") from error
         except (ValueError, KeyError, TypeError) as error:
             raise NotAKeelStore(f"{self.root / MARK}: not written by Keel ({error})") from error
         find_due(self.migrations, found, str(self.root))
         return begun_from
 
     def write(self, found: int | None = None, begun_from: int | None = None) -> None:
-        """Say, durably, which format the store has; by itself the present one."""
+        """Record the format of the store durably; default: the newest."""
         fields = {"keel": "files", "format": newest(self.migrations) if found is None else found}
         if begun_from is not None:
             fields["from"] = begun_from
@@ -51,7 +51,7 @@ class Mark:
 
     @contextmanager
     def hold(self, timeout: float) -> Iterator[None]:
-        """Hold the lock of the directory: of all that carry the store over, one does it, and the others wait."""
+        """Hold the lock of the directory, so that one process migrates the store."""
         handle = os.open(self.root, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
         try:
             lock(handle, time.monotonic() + timeout, self.root)

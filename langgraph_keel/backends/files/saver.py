@@ -1,4 +1,4 @@
-"""FileSaver: a directory of plain text, which people can read, compare and keep in git."""
+"""FileSaver: a directory of text files that people can read, diff and keep in git."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from langgraph_keel.retention.reclaim import Reclaimed
 
 MADE = 60.0
-"""Seconds after which a thread that is still being made is taken for abandoned: to make one takes milliseconds, and
-a process that is slower gets an error."""
+"""Seconds after which an unfinished new thread counts as abandoned.
+
+Making one takes milliseconds; a process that is slower than this gets an error."""
 
 
 def reclaim(driver: FileDriver) -> Reclaimed:
-    """Remove leftovers of interrupted writes: of threads that were being made or removed, and of cells."""
+    """Remove leftovers of interrupted writes, of threads and of cells."""
     from langgraph_keel.retention.reclaim import Reclaimed
 
     driver.prepare(writes=True)
@@ -46,12 +47,12 @@ def reclaim(driver: FileDriver) -> Reclaimed:
     return Reclaimed(
         before,
         size(driver.root),
-        "no interrupted write has left anything; deleted threads gave their space back at once",
+        "no leftovers of interrupted writes; the space of deleted threads is freed immediately",
     )
 
 
 def size(root: Path) -> int:
-    """Return how many bytes all files of a store take."""
+    """Return the total size of a store's files, in bytes."""
     total = 0
     for at, _, names in os.walk(root):
         for name in names:
@@ -62,19 +63,19 @@ def size(root: Path) -> int:
 
 @publish
 class FileSaver(KeelSaver):
-    """A checkpointer on a directory, for one machine and any number of processes and threads.
+    """A checkpointer on a directory, for any number of processes of one machine.
 
-    A thread is a directory with a log to which lines of JSON are appended: `cat`, `grep`, `jq` and `git diff` show what
-    an agent has done (`files/FORMAT.md`). Acknowledged means on disk (`fdatasync`, and `fsync` of new directories),
-    also through power loss. Made on first use.
+    A thread is a directory with an append-only log of JSON lines, so `cat`, `grep`, `jq` and `git diff` show the
+    agent's steps (`files/FORMAT.md`). Acknowledged means on disk (`fdatasync`, and `fsync` of new directories), also
+    after a power cut. The store is made on first use.
 
     Args:
         root: The directory: empty, missing, or a store.
         **options: `FileOptions` lists and documents them, with those of every saver.
 
     Raises:
-        InvalidInput: `root` is a URL; or with `git=True` git is not installed, or `root` in no working tree (of a saver
-            that is made in a running loop, its first use says so).
+        InvalidInput: If `root` is a URL. Also, with `git=True`, if git is not installed or `root` is not inside a
+            working tree; a saver made in a running loop raises this at its first use.
     """
 
     _registry = MIGRATIONS
@@ -93,7 +94,7 @@ class FileSaver(KeelSaver):
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Unpack[FileOptions]) -> Self:
-        """Return a saver for a path, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
+        """Return a saver for a path, under the name that LangGraph's savers use."""
         return cls(conn_string, **options)
 
     def _setup(self) -> None:
@@ -115,21 +116,23 @@ class FileSaver(KeelSaver):
         return StoreFacts("files", str(root.absolute()), self._files.format, "on disk (fdatasync)", size(root))
 
     def _check(self) -> Iterator[Finding]:
-        """Read every file; return damage, leftovers, and conflicts of git."""
+        """Read every file; return damage, leftovers and git conflicts."""
         return self._files.open_check(writes=False, tenant=self.tenant or "").findings()
 
     def _index_advice(self, thread_id: str) -> str:
-        return f"remove {self._files.root / 'threads' / INDEX}: the next list reads the logs"
+        return f"remove {self._files.root / 'threads' / INDEX}; the next list reads the logs"
 
     def repair(self) -> Iterator[Finding]:
-        """Replace each damaged log by a new one with all that can be read, and empty damaged cells. Old files are kept.
+        """Rewrite damaged logs with their readable lines; empty damaged cells.
+
+        Old files are kept.
 
         Returns:
-            The findings of `check`, as of before the repair, each after it was dealt with.
+            The findings of `check` before the repair; each is yielded after it was repaired.
 
         Raises:
-            NotFound: There is no store.
-            ReadOnlyStore: This saver only reads.
+            NotFound: If there is no store.
+            ReadOnlyStore: If this saver is read-only.
         """
         return self._files.open_check(writes=True, tenant=self.tenant or "").repair()
 
@@ -152,25 +155,25 @@ class FileSaver(KeelSaver):
         for directory in (root, *root.parents):
             if (directory / ".git").exists():
                 places.append(
-                    f"The history of the git repository at {directory}: it keeps what was ever committed, in every "
+                    f"The history of the git repository at {directory}: it keeps every committed version, in every "
                     "clone, until it is rewritten (git filter-repo) and collected (git gc --prune=now)."
                 )
                 break
         if damaged := next(root.glob("shared/*/*.damaged-*"), None):
             places.append(
-                f"Damaged cells that a repair has put aside, such as {damaged}: read them, and remove them by hand."
+                f"Damaged cells that a repair has moved aside, such as {damaged}: read them, and remove them by hand."
             )
         return places
 
     def _close(self) -> None:
-        """Wait for calls under way, and commit what is left. Calls after this raise `StoreClosed`."""
+        """Wait for running calls, commit remaining changes, and refuse later calls."""
         self._files.close()
         if self._commits:
             self._commits.close()
 
 
 def open_url(url: str, *, read_only: bool = False, **options: Any) -> FileSaver:
-    """Open the directory that a URL names: `files:relative` or `files:/absolute`.
+    """Open the directory in a URL: `files:relative` or `files:/absolute`.
 
     As `registry.OpenUrl`; options are those of `FileSaver`.
     """

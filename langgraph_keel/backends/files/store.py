@@ -1,4 +1,4 @@
-"""The file layout: what each verb reads of a thread's log, and which lines it appends. FORMAT.md explains them."""
+"""The verbs of the store: the lines that each reads and appends (FORMAT.md)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Root(Protocol):
 
 
 class StoreRoot(Root, Protocol):
-    """What requests use of a driver: the threads of no tenant, and those of each."""
+    """The part of a driver that requests use."""
 
     def tenant(self, tenant: str, writes: bool) -> Root: ...
 
@@ -90,14 +90,14 @@ class StoreRoot(Root, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request. It reads or changes one thread, atomically; or it reads several, one after the other."""
+    """One request: reads or changes one thread atomically, or reads several."""
 
     run: Callable[[StoreRoot], Any]
     writes: bool = False
 
 
 def copy(source: ThreadFiles, target: ThreadFiles, upto: Entry | None) -> CopyOutcome:
-    """Up to an entry, no item is copied that no entry shows."""
+    """Copy a thread; up to an entry, only the items that the copied entries show."""
     if target.log.exists():
         return Occupied()
     with source.writing() as handle:
@@ -128,7 +128,7 @@ Look = Callable[[Thread, Bodies], T]
 
 
 class FileStore(Store[Work, Any]):
-    """A directory of threads, each an append-only log; that of a tenant, or of none. Stateless."""
+    """The threads of one directory, of one tenant or of none. Stateless."""
 
     def __init__(self, tenant: str = "") -> None:
         self._tenant = tenant
@@ -165,7 +165,7 @@ class FileStore(Store[Work, Any]):
             replica.add_index(draft)
             for channel, rows in new.appends.items():
                 draft.items(ns, channel, first[channel], rows)
-            # Repacks are left out: a log has no rows.
+            # Repacks are ignored, because a log has no rows.
             seq = replica.seq + 1
             early = [mark for batch in thread.batches.get((ns, checkpoint_id), ()) for mark in batch.terms]
             marks = [*new.terms, *early] if new.terms else []
@@ -191,7 +191,7 @@ class FileStore(Store[Work, Any]):
         return self._look(address.thread_id, look, None)
 
     def scan(self, query: Query) -> StorePlan[Work, Any, Sequence[Entry]]:
-        """Of all threads: every log is read."""
+        """Reads every log, if the query is over all threads."""
 
         def read(root: Root) -> list[Entry]:
             if query.thread_id is not None:
@@ -199,7 +199,7 @@ class FileStore(Store[Work, Any]):
             return page((entry for files in root.threads() for entry in _look_at(files, look, list[Entry]())), query)
 
         def look(thread: Thread, bodies: Bodies) -> list[Entry]:
-            # Of one thread, they come in the order of the page: no more of them are looked at.
+            # Entries of one thread come in the order of the page, so only those of the page are read.
             entries = selected(thread, query)
             if query.thread_id is None:
                 entries = iter(page(entries, query))
@@ -216,7 +216,7 @@ class FileStore(Store[Work, Any]):
             threads.setdefault(entry.address.thread_id, {})[entry.stamp] = entry.refs
 
         def read(root: Root) -> list[Found]:
-            # By thread and stamp: if a person has copied a directory, both threads have the same stamps.
+            # By thread and stamp: if a directory was copied by hand, both threads have the same stamps.
             there: dict[tuple[str, Stamp], Found] = {}
             for thread_id, asked in threads.items():
                 values = _look_at(root.thread(thread_id), partial(_read_values, asked), dict[Stamp, Found]())
@@ -256,13 +256,13 @@ class FileStore(Store[Work, Any]):
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Work, Any, int]:
-        """Makes a new log; a row is an item."""
+        """Writes a new log. Rows are counted as items."""
         if graph.epoch is None:
             return 0
         return (yield from self._send(lambda root: compact(root.thread(thread_id), live, graph), writes=True))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Work, Any, bool]:
-        """Reads every shared cell, to find those of the thread."""
+        """Reads every shared cell to find the thread's."""
 
         def delete(root: Root) -> bool:
             is_deleted = root.thread(thread_id).delete(last)
@@ -273,7 +273,7 @@ class FileStore(Store[Work, Any]):
         return self._send(delete, writes=True)
 
     def delete_all(self, limit: int) -> StorePlan[Work, Any, int]:
-        """The directory of the tenant goes as a whole: first its name, and then its content."""
+        """Removes the tenant's directory as a whole: first its name, then its content."""
         tenant = self._tenant
         if not tenant:
             return (yield from super().delete_all(limit))
@@ -281,7 +281,7 @@ class FileStore(Store[Work, Any]):
         return deleted
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Work, Any, CopyOutcome]:
-        """All of the source's log is read."""
+        """Reads the whole log of the source."""
         return self._send(lambda root: copy(root.thread(source), root.thread(target), upto), writes=True)
 
     def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> StorePlan[Work, Any, Sequence[Writes]]:
@@ -295,11 +295,11 @@ class FileStore(Store[Work, Any]):
         return self._send(lambda root: root.cells(thread_id).kinds())
 
     def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Work, Any, None]:
-        """Makes a new log."""
+        """Writes a new log."""
         return self._send(lambda root: seal(root.thread(thread_id), new), writes=True)
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Work, Any, Sequence[str]]:
-        """Every log is read."""
+        """Reads every log."""
 
         def has_run(thread: Thread, bodies: Bodies) -> bool:
             return any(record.entry.run_id in run_ids for record in thread.records.values())
@@ -310,7 +310,7 @@ class FileStore(Store[Work, Any]):
         return self._send(find)
 
     def read_threads(self, page: Page) -> StorePlan[Work, Any, Sequence[Listed]]:
-        """By the index if the page is tolerant; else by the end of every log."""
+        """Reads the index if the page is tolerant, otherwise the end of every log."""
 
         def look(place: tuple[str, str], files: ThreadFiles) -> Listed | None:
             try:
@@ -333,7 +333,7 @@ class FileStore(Store[Work, Any]):
         return self._send(lambda root: root.cells(shelf.thread_id).swap(shelf.kind, key, expected, new), writes=True)
 
     def swap_cells(self, shelf: Shelf, swaps: Sequence[Swap]) -> StorePlan[Work, Any, Sequence[Swapped]]:
-        """One after the other: a power cut may come in between."""
+        """Swaps cells one by one; a power cut may come in between."""
 
         def swap(root: Root) -> list[Swapped]:
             cells = root.cells(shelf.thread_id)
@@ -342,7 +342,7 @@ class FileStore(Store[Work, Any]):
         return self._send(swap, writes=True)
 
     def find_cells(self, shelf: Shelf, search: Search) -> StorePlan[Work, Any, Sequence[tuple[str, Cell]]]:
-        """Looks at all names of the shelf, and reads cells that have changed since they were read."""
+        """Lists all names of the shelf, and reads the cells that have changed."""
         return self._send(lambda root: root.cells(shelf.thread_id).find(shelf.kind, search))
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Work, Any, Mapping[str, Cell]]:
@@ -351,15 +351,15 @@ class FileStore(Store[Work, Any]):
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> StorePlan[Work, Any, Sequence[tuple[str, Cell]]]:
-        """Looks at all names of the shelf, and reads the cells of the page."""
+        """Lists all names of the shelf, and reads the cells of the page."""
         return self._send(lambda root: root.cells(shelf.thread_id).page(shelf.kind, prefix, after, limit))
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Work, Any, int]:
-        """A power cut may come between two of them."""
+        """Removes cells one by one; a power cut may come in between."""
         return self._send(lambda root: root.cells(shelf.thread_id).remove(shelf.kind, tokens), writes=True)
 
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Work, Any, Sequence[str]]:
-        """Looks at the end of every log, and at every shared cell."""
+        """Reads the end of every log, and every shared cell."""
         return self._send(lambda root: [*islice(root.strays(after), limit)])
 
 
@@ -380,12 +380,15 @@ def _read_values(asked: Mapping[Stamp, Collection[str]], thread: Thread, bodies:
 def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> Listed:
     updated_at, thread_id = place
     info, head = info_of(thread_id, thread)
-    # The time in the listing: that of a put which came in between would disturb the order of the page.
+    # The time from the listing: the time of a later write would disturb the order of the page.
     return replace(info, updated_at=updated_at), head and replace(head, header=bodies.of(head.header))
 
 
 def with_bodies(part: Found, bodies: Bodies, made: dict[int, Row] | None = None) -> Found:
-    """Return an entry with its rows, with bodies in the place of lines; a shared row stays one object."""
+    """Return an entry and its rows with lines replaced by bodies.
+
+    A shared row stays one object.
+    """
     made = {} if made is None else made
 
     def row(old: Row) -> Row:

@@ -1,6 +1,6 @@
-"""One thread on disk: its directory, which this process and others read and write.
+"""One thread on disk: its directory, which several processes may read and write.
 
-Readers hold no lock: a log only grows, or is replaced as a whole. Writers hold the lock of the log file.
+Readers take no lock, because a log only grows or is replaced as a whole. Writers hold the lock of the log file.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ Decide = Callable[[Replica, Draft], T]
 
 
 def new_epoch() -> str:
-    """Return the name of a new life of a thread: the time, so that they sort by age, and 32 random bits."""
+    """Return a new epoch: the time, so that epochs sort by age, and 32 random bits."""
     return f"{time.time_ns():016x}{token_hex(4)}"
 
 
 class ThreadFiles:
-    """The directory of a thread, which need not exist, and the part of its log that this process has read."""
+    """A thread's directory, which may not exist, and the part of its log read so far."""
 
     def __init__(self, directory: Path, thread_id: str, timeout: float, mark: Mark) -> None:
         self.mark = mark
@@ -69,15 +69,15 @@ class ThreadFiles:
         self._replica: Replica | None = None
         self._file: tuple[int, int] | None = None
         self._state = (0, 0)  # its size and the time of its last change
-        # The log whose name this process has made durable: whoever made it may have died before that.
+        # The log whose name this process has synced; the process that made the log may have died before that.
         self._synced_name: tuple[int, int] | None = None
         self._has_failed = False
-        # The log, and up to where this process has seen it synced.
+        # The log, and the offset up to which this process knows that it is synced.
         self._synced: tuple[tuple[int, int] | None, int] | None = None
 
     @property
     def nbytes(self) -> int:
-        """About what is kept of it in memory."""
+        """Its approximate size in memory."""
         replica = self._replica
         return replica.nbytes if replica else 0
 
@@ -85,33 +85,33 @@ class ThreadFiles:
         """Return the content of a large value."""
         path = self.directory / BLOBS / f"{blob}.json"
         if not (len(blob) == 64 and blob.isalnum()):
-            raise CorruptStore(f"{self.log}: {blob!r} is no name of a blob")
+            raise CorruptStore(f"{self.log}: {blob!r} is not the name of a blob")
         try:
             with open_file(path, "r") as file:
                 data = file.readall() or b""
         except FileNotFoundError as error:
             raise CorruptStore(f"{path}: a value of this thread is missing") from error
         if sha256(data).hexdigest() != blob:
-            raise CorruptStore(f"{path}: it does not hold what its name says")
+            raise CorruptStore(f"{path}: its content does not match its name, a SHA-256 checksum")
         return data
 
     def first_line(self, epoch: str, seq: int = 0) -> bytes:
-        """Return what its log begins with."""
+        """Return the first line of its log."""
         known = newest(self.mark.migrations)
         return line_of({"k": "thread", "format": known, "id": self.thread_id, "epoch": epoch, "seq": seq})
 
     # -- reading -------------------------------------------------------------------------------------------------
 
     def read(self, look: Callable[[Thread | None], T]) -> T:
-        """Return what `look` makes of the thread as it is now; of `None` if there is none."""
+        """Return the result of `look` for the present thread, or `None`."""
         try:
             with self._turn:
                 with suppress(Unknown):
                     return self._look(look, whole=False)
                 return self._look(look)
         except CorruptStore:
-            # Perhaps it was read while somebody replaced what an interrupted write had left, or removed a blob together
-            # with the last line that refers to it. Under the lock, nobody does.
+            # Another process may have replaced the rest of an interrupted write at the same time, or removed a blob
+            # with the last line that refers to it. Under the lock, that cannot happen.
             with self.writing("r"):
                 return self._look(look)
 
@@ -126,11 +126,11 @@ class ThreadFiles:
 
     def _open_log(self, mode: str) -> FileIO:
         if self.directory.is_symlink():
-            raise CorruptStore(f"{self.directory}: a link, and no directory of a thread")
+            raise CorruptStore(f"{self.directory}: a link, not the directory of a thread")
         return open_file(self.log, mode)
 
     def read_on(self, handle: int, whole: bool = True) -> Replica:
-        """Apply new lines of the log; if the file was replaced, all lines, or those of the `Newest` part."""
+        """Apply new lines of the log; all, or those of `Newest`, if it was replaced."""
         status = os.fstat(handle)
         file, state = (status.st_dev, status.st_ino), (status.st_size, status.st_ctime_ns)
         replica = self._replica if self._file == file else None
@@ -139,12 +139,12 @@ class ThreadFiles:
         if replica is not None and self._state == state:
             return replica
         if replica is not None and status.st_size == replica.end:
-            replica = None  # its length has not changed, but somebody has written to it
+            replica = None  # it was changed at the same length
         self._replica, self._file, self._state = None, file, state
         if replica is not None:
             last = replica.last + b"\n"
             data = read(handle, replica.end - len(last))
-            # The same inode may hold something else: after a write that was undone, or in a file that git has made.
+            # The same inode may have other content: after a write that was undone, or in a file made by git.
             is_same = replica.is_closed and data.startswith(last)
             replica, data = (replica, data[len(last) :]) if is_same else (None, b"")
         if replica is None:
@@ -158,7 +158,7 @@ class ThreadFiles:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def change(self, decide: Decide[T]) -> T:
-        """Append what `decide` drafts, durably; make the thread if it is not there."""
+        """Append the draft of `decide` durably; make the thread if it does not exist."""
         while True:
             with self.writing() as handle:
                 if handle is not None:
@@ -174,8 +174,8 @@ class ThreadFiles:
 
     @contextmanager
     def writing(self, mode: str = "r+") -> Iterator[int | None]:
-        """Hold the lock of the log, and that of this process; `None` if there is no log."""
-        # That of the log first: a thread that waits for another process keeps none of this one from reading.
+        """Hold the locks of the log and of this process; yield `None` if there is no log."""
+        # The log's lock first, so that a thread that waits for another process blocks no readers in this one.
         log = open_locked(lambda: self._open_log(mode), lambda handle: is_at(handle, self.log), self._timeout, self.log)
         if log is None:
             yield None
@@ -214,15 +214,15 @@ class ThreadFiles:
             raise
         self._synced = self._file, replica.end + len(data)
         if not is_at(handle, self.log):
-            raise StoreError(f"{self.log}: another file took its place (git?) while it was written: nothing is stored")
+            raise StoreError(f"{self.log}: another file took its place (git?) during the write: nothing was stored")
 
     def _settle(self, handle: int, end: int) -> None:
-        """Bring the log to disk, and cut off the rest that an interrupted write has left."""
-        # Otherwise a power cut could leave any sectors of that rest (or of the last write of a process that was killed)
-        # and of the lines that are appended now, which would look like damage.
+        """Sync the log, and cut off the rest of an interrupted write."""
+        # Otherwise a power cut could keep some sectors of that rest (or of the last write of a killed process) and some
+        # of the lines appended now, which would look like damage.
         has_rest = os.fstat(handle).st_size > end
         if has_rest:
-            _log.warning("%s: an interrupted write had left a rest, which is cut off at byte %d", self.log, end)
+            _log.warning("%s: cut off the rest of an interrupted write at byte %d", self.log, end)
             os.ftruncate(handle, end)
         if has_rest or self._synced != (self._file, end):
             os.fdatasync(handle)
@@ -236,8 +236,8 @@ class ThreadFiles:
             self._begin_anew(handle, end)
 
     def _begin_anew(self, handle: int, end: int) -> None:
-        """After a sync that failed, make a new file of the content before it: the old one can no longer be trusted."""
-        # Other processes, which may have read lines that were not acknowledged, then see another file.
+        """Replace the log after a failed sync, because its file cannot be trusted."""
+        # Other processes may have read unacknowledged lines; they notice the new file.
         self._has_failed = True  # if this fails too, the next write does it
         try:
             with self.replace_log(handle, read(handle, 0)[:end]):
@@ -248,16 +248,16 @@ class ThreadFiles:
 
     @contextmanager
     def replace_log(self, old: int, data: bytes) -> Iterator[int]:
-        """Put a new log in the place of the old one, whose lock the caller holds, and hold its lock."""
+        """Replace the log, whose lock the caller holds, and hold the new one's lock."""
         temporary = self.log.with_name(f"{LOG}.{token_hex(4)}.tmp")
         log = FileIO(temporary, "x+")
         try:
-            # Before it gets its name, so that nobody writes to it before that name is durable.
+            # Locked before the rename, so that no process writes to it before its name is durable.
             lock(log.fileno(), 0, temporary)
             write_all(log.fileno(), data, 0)
             os.fsync(log.fileno())
             if not is_at(old, self.log):
-                raise StoreError(f"{self.log}: another file took its place (git?): nothing is changed")
+                raise StoreError(f"{self.log}: another file took its place (git?): nothing was changed")
             os.rename(temporary, self.log)
             sync_directory(self.directory)
             self._has_failed = False
@@ -271,17 +271,17 @@ class ThreadFiles:
             sync_directory(self.directory)
             sync_directory(self.directory.parent)
             self._synced_name = self._file
-            # Unfinished files of processes that died: under the lock, nobody is writing any.
+            # Unfinished files of dead processes: while this process holds the lock, no other process writes any.
             for left in (*self.directory.glob(f"{LOG}.*.tmp"), *self.directory.glob(f"{BLOBS}/*.tmp")):
                 left.unlink(missing_ok=True)
 
     def save(self, blobs: dict[str, bytes], directory: Path) -> None:
-        """Make the files of large values, durably, in a directory of a thread."""
+        """Write the files of large values durably, in the directory of a thread."""
         if not blobs:
             return
         folder = directory / BLOBS
         if folder.is_symlink():
-            raise CorruptStore(f"{folder}: a link, and no directory")
+            raise CorruptStore(f"{folder}: a link, not a directory")
         folder.mkdir(FOLDER_MODE, exist_ok=True)
         sync_directory(directory)
         for name, data in blobs.items():
@@ -289,7 +289,7 @@ class ThreadFiles:
         sync_directory(folder)
 
     def create(self, lines: list[bytes], blobs: dict[str, bytes]) -> bool:
-        """Make the thread as a whole. Returns whether it was made: `False` if somebody was faster."""
+        """Make the thread as a whole; return `False` if another process was faster."""
         threads = self.directory.parent
         if not threads.exists():  # git keeps no empty directories
             threads.mkdir(FOLDER_MODE, exist_ok=True)
@@ -309,7 +309,7 @@ class ThreadFiles:
         return is_made
 
     def _refuse_newer(self, is_made: bool) -> None:
-        """Take a thread back that was made while a newer Keel carried the store over, and may have passed over it."""
+        """Raise if a newer Keel has migrated the store; remove a new thread it may miss."""
         try:
             self.mark.read()
         except NewerFormat:
@@ -330,7 +330,10 @@ class ThreadFiles:
         return True
 
     def _fill(self, making: Path) -> bool:
-        """Make the thread in a directory without a log, as git leaves one if it ignores a file in it."""
+        """Make the thread in a directory without a log.
+
+        Git leaves such a directory if it ignores a file in it.
+        """
         try:
             for blob in making.glob(f"{BLOBS}/*"):
                 (self.directory / BLOBS).mkdir(FOLDER_MODE, exist_ok=True)
@@ -338,7 +341,7 @@ class ThreadFiles:
                 sync_directory(self.directory / BLOBS)
             os.link(making / LOG, self.log)
         except (FileExistsError, FileNotFoundError):
-            return False  # somebody else has made it, or removed what was there
+            return False  # another process has made the thread, or removed the directory
         sync_directory(self.directory)
         sync_directory(self.directory.parent)
         return True
@@ -346,14 +349,14 @@ class ThreadFiles:
     # -- removing ------------------------------------------------------------------------------------------------
 
     def put_aside(self, data: bytes) -> Path:
-        """Write `data`, which is going to be replaced, to a file beside the log, durably; return its path."""
+        """Write `data` durably to a file next to the log; return its path."""
         aside = self.log.with_name(f"{LOG}.damaged-{token_hex(4)}")
         write_durably(aside, data)
         sync_directory(self.directory)
         return aside
 
     def delete(self, last: Stamp | None = None) -> bool:
-        """Delete the thread, if it is there: first its name, atomically and durably, and then its content."""
+        """Delete the thread if it exists: first its name, atomically, then its content."""
         while True:
             with self.writing() as handle:
                 if last is not None and (handle is None or not is_last(self.read_on(handle).thread, last)):
@@ -363,7 +366,7 @@ class ThreadFiles:
                     self._remove(self.directory)
                     return True
             if not self.log.exists():
-                # What appears in either after this belongs to another life of the thread.
+                # Files that appear in either after this belong to a new epoch of the thread.
                 self._remove(self.directory / CELLS)
                 remove_all_but((LOG, CELLS), self.directory)
                 return True
@@ -372,7 +375,7 @@ class ThreadFiles:
         going = self.directory.parent / f".gone-{token_hex(8)}"
         with suppress(FileNotFoundError):
             os.rename(path, going)
-        # Also if it is gone already: whoever removed it may have died before that was durable.
+        # Sync even if it no longer exists: the process that removed it may have died before it synced.
         for parent in (path.parent, self.directory.parent):
             with suppress(FileNotFoundError):
                 sync_directory(parent)

@@ -1,14 +1,15 @@
-"""Stored values as JSON that a person can read, and back to the very same bytes; and the check of a record's fields.
+"""Converts stored values to readable JSON and back to the same bytes.
 
-A body is a msgpack array of items (`engine.serde`). Here each item becomes one JSON value, and back. A value that JSON
-has not is an object with one key that begins with `$`, its tag (`FORMAT.md` lists them), or a message,
-`{"$role": "ai", ...}`. Each item is packed back before its JSON is used, and if the bytes differ it becomes
-`{"$mp": "<base64>"}`: so nothing depends on this module knowing every case.
+A body is a msgpack array of items (`engine.serde`). Each item becomes one JSON value, and back. A value that JSON
+cannot represent becomes an object with one key, its tag, which begins with `$` (`FORMAT.md` lists them); a message
+becomes `{"$role": "ai", ...}`. Each item is packed back before its JSON is used. If the bytes differ, the item becomes
+`{"$mp": "<base64>"}`, so this module does not have to know every case.
 
-A message is written by its role, without the fields that have their default (`engine.serde.types.MESSAGE_FORMS`). One
-whose fields are not exactly those of its form, in their order, is written in full as `$message`.
+A message is written with its role, without fields that have their default (`engine.serde.types.MESSAGE_FORMS`). If its
+fields are not exactly those of its form, in their order, it is written in full as `$message`.
 
-Files are untrusted: nothing is imported or called by name, depth is bounded, and anything else is a `CorruptStore`.
+The fields of records are checked here, too. Files are untrusted: nothing is imported or called by name, depth is
+bounded, and anything else is a `CorruptStore`.
 """
 
 from __future__ import annotations
@@ -30,17 +31,20 @@ from langgraph_keel.engine.serde.types import MESSAGE_FORMS, REQUIRED, Leaf, Rec
 from langgraph_keel.errors import CorruptStore
 
 _WRITTEN = 254
-"""Most levels that orjson writes."""
+"""Maximum levels that orjson writes."""
 LEVELS = 100
-"""Most levels of JSON in an item; a deeper one becomes `$mp`. Of those that orjson writes, a line takes some."""
+"""Maximum levels of JSON in an item; a deeper item becomes `$mp`.
+
+The line around an item needs some of orjson's levels.
+"""
 
 _VALUE = b"\x92\x00"
-"""How an item begins that is a value."""
-# Tested before the walk calls itself: most parts are of these types, and that halves the time.
+"""The first bytes of an item that is a value."""
+# Tested before the recursive call: most parts have these types, and this halves the time.
 _SAME = frozenset({str, int, bool, type(None)})
 _PLAIN = _SAME | {float}
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-# What damaged or unusual parts raise, in both directions.
+# Errors raised by damaged or unusual parts, in both directions.
 _SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
 
 _RECORDS = {int(record): record for record in Record}
@@ -49,16 +53,16 @@ _TAGS: dict[Leaf | Record, str] = {each: f"${each.name.lower()}" for each in (*L
 _LEAVES_BY_TAG = {_TAGS[leaf]: leaf for leaf in Leaf}
 _RECORDS_BY_TAG = {_TAGS[record]: record for record in Record}
 
-# How a leaf is written that has no other form (`_LEAF_FORMS`), and read.
+# Functions that write and read a leaf without another form (`_LEAF_FORMS`).
 _AS_TEXT: tuple[Callable[[bytes], Any], Callable[[Any], bytes]] = (bytes.decode, lambda text: (text + "").encode())
 
 MOST = 1 << 53
-"""Numbers in a log are smaller: JSON readers everywhere hold these exactly."""
+"""Exclusive maximum of numbers in a log, exact in every JSON reader."""
 _EPOCH = re.compile(r"[0-9a-f]{8,64}")
 
 
 class MessageForm:
-    """How messages of one class are written as JSON, from its code and its form in `MESSAGE_FORMS`."""
+    """The JSON form of the messages of one class (see `MESSAGE_FORMS`)."""
 
     __slots__ = ("code", "defaults", "names", "role")
 
@@ -70,19 +74,19 @@ class MessageForm:
         self.names = list(self.defaults)
 
     def select_written(self, state: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-        """Return the fields to write: those that differ from the defaults, and those that the program has set."""
+        """Return the fields that the program has set, or that differ from defaults."""
         defaults = self.defaults
         return {name: part for name, part in state.items() if name in names or part != defaults[name]}
 
     @staticmethod
     def implied_names(fields: dict[str, Any], more: list[Any]) -> list[str]:
-        """Return the fields that count as set if there is no `$set`: all that are written, extra ones too."""
+        """Return the fields that count as set without `$set`: all written ones."""
         if more and type(more[0]) is dict:
             return sorted({*fields, *more[0]})
         return sorted(fields)
 
     def complete(self, fields: dict[str, Any]) -> dict[str, Any] | None:
-        """Return all fields of the message of which these are written; `None` if one of them is not in the table."""
+        """Return all fields of a message; `None` if a written one is not in the form."""
         state = self.defaults | fields
         return state if len(state) == len(self.names) else None
 
@@ -95,7 +99,7 @@ BY_ROLE: dict[str, MessageForm] = {form.role: form for form in FORMS}
 
 
 class _Ext(NamedTuple):
-    """An unpacked Ext: a leaf, or something that no version of Keel writes."""
+    """An unpacked Ext: a leaf, or one that no version of Keel writes."""
 
     code: int
     data: bytes
@@ -105,7 +109,7 @@ def items_to_json(content: bytes) -> list[Any]:
     """Return one object for `orjson` for each item."""
     try:
         items = ormsgpack.unpackb(content, ext_hook=_unpack_ext)
-    except ValueError:  # what ormsgpack does not read it did not write
+    except ValueError:  # not written by ormsgpack
         return [_opaque(part) for part in split_array(content)]
     plain = _plain_items(items, content)
     if plain is not None:
@@ -115,13 +119,13 @@ def items_to_json(content: bytes) -> list[Any]:
 
 
 def _plain_items(items: Any, content: bytes) -> list[Any] | None:
-    """Return the values of items that JSON has all of; `None` if one of them needs a tag, or another look."""
-    # None of their parts is looked at here: a document of 1 MB took 64 ms part by part, and takes 12.
+    """Return the values of items as JSON; `None` if one may need a tag."""
+    # Their parts are not examined one by one: that took 64 ms for a document of 1 MB; this takes 12.
     try:
         values = [value for _, value in items]
         text = orjson.dumps(values)
-        # No item may have more levels than `LEVELS`. To orjson 3.10, an innermost list that is empty is no level: a
-        # value with the last allowed level is walked, too.
+        # No item may have more levels than `LEVELS`. orjson 3.10 does not count an empty innermost list as a level, so
+        # a value with the last allowed level is also converted part by part.
         if text.count(b"[") + text.count(b"{") >= LEVELS:
             nested = values
             for _ in range(_WRITTEN - LEVELS):
@@ -147,7 +151,7 @@ def _item_to_json(item: Any, packed: bytes) -> Any:
         elif kind == 0:
             [value] = parts
             shown = _to_json(value, LEVELS)
-        else:  # of another serializer; if that calls it JSON, as text
+        else:  # of another serializer; as text if that calls it JSON
             name, data = parts
             shown = {"$foreign": [name, data.decode() if name == "json" else _to_json(data, LEVELS)]}
         if pack_item(shown) == packed:
@@ -172,7 +176,7 @@ def _to_json(value: Any, level: int) -> Any:
     if kind in _SAME:
         return value
     if level <= 0:
-        raise ValueError("nested too deep to be read as JSON")
+        raise ValueError("nested too deeply for JSON")
     if kind is dict:
         if "$" in "".join(value) and _tags(value):
             return {"$map": [[key, _to_json(part, level - 3)] for key, part in value.items()]}
@@ -194,7 +198,7 @@ def _tags(value: Iterable[str]) -> list[str]:
 
 
 def _message_to_json(item: list[Any], level: int) -> Any:
-    """Return a message from `[mark or tag, class code, fields, names set(, extra, private)]`."""
+    """Return a message from `[mark, class code, fields, names set(, extra, private)]`."""
     _, code, state, names, *more = item
     form = FORMS[code] if 0 <= code < len(FORMS) else None
     if form is None or list(state) != form.names:
@@ -225,10 +229,9 @@ def pack_item(value: Any, text: bytes | None = None) -> bytes:
 
 
 def _is_plain(values: Iterable[Any], text: bytes) -> bool:
-    """Return whether all tags in `text` are those of messages that are items themselves.
+    """Return whether all tags in `text` belong to messages that are items.
 
-    No tag is missed: its key begins with `"$`, or with an escape that nobody needs. Text that only looks like a tag
-    costs time, and nothing else.
+    No tag is missed, because its key begins with `"$` or the escape of `$`. Text that only looks like a tag costs time.
     """
     known = 0
     for value in values:
@@ -253,7 +256,7 @@ def _pack_item(value: Any, plain: bool) -> bytes:
 def _pack_opaque(text: str) -> bytes:
     data = _bytes_from_json(text)
     if element_end(data, 0) != len(data):
-        raise CorruptStore("stored bytes go on after the value they should hold")
+        raise CorruptStore("stored bytes continue after the end of their value")
     return data
 
 
@@ -265,7 +268,7 @@ def _pack_foreign(parts: list[Any]) -> bytes:
     return ormsgpack.packb([2, kind, packed])
 
 
-# Tags of items; as parts of items they do not exist, or mean something else.
+# Tags of items; inside items they do not exist, or have another meaning.
 _ITEMS: dict[str, Callable[[Any], bytes]] = {
     "$mp": _pack_opaque,
     "$message": lambda parts: ormsgpack.packb([1, *_check_list(_from_json(parts, LEVELS - 1))]),
@@ -274,7 +277,7 @@ _ITEMS: dict[str, Callable[[Any], bytes]] = {
 
 
 def _from_json(value: Any, level: int) -> Any:
-    """Return what msgpack packs for a JSON value."""
+    """Return the object to pack with msgpack for a JSON value."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -300,7 +303,7 @@ def _from_tagged(value: dict[str, Any], level: int) -> Any:
         if tag == "$map":
             made = {key: _from_json(each, level - 3) for key, each in _check_list(part)}
             if len(made) != len(part) or any(type(key) is not str for key in made):
-                raise CorruptStore("a stored map has a key twice, or one that is no text")
+                raise CorruptStore("a stored map has a duplicate key, or a key that is not text")
             return made
         if tag in _RECORDS_BY_TAG:
             return [MARKS[_RECORDS_BY_TAG[tag]], *_check_list(_from_json(part, level - 1))]
@@ -308,7 +311,7 @@ def _from_tagged(value: dict[str, Any], level: int) -> Any:
             leaf = _LEAVES_BY_TAG[tag]
             _, read = _LEAF_FORMS.get(leaf, _AS_TEXT)
             return Ext(leaf, read(part))
-    raise CorruptStore(f"no value is written with the key {tag!r:.80}, or not with others beside it")
+    raise CorruptStore(f"a stored value has the unknown key {tag!r:.80}, or other keys next to it")
 
 
 def _message_from_json(value: dict[str, Any], level: int, plain: bool) -> list[Any]:
@@ -322,13 +325,13 @@ def _message_from_json(value: dict[str, Any], level: int, plain: bool) -> list[A
         more = [_from_json(part, level - 1) for part in more]
     state = form.complete(fields)
     if state is None:
-        raise CorruptStore(f"a stored message has fields that one of role {form.role!r} has not")
+        raise CorruptStore(f"a stored message has fields that the role {form.role!r} does not have")
     return [form.code, state, form.implied_names(fields, more) if names is None else _check_names(names), *more]
 
 
 def _check_names(names: Any) -> list[str]:
     if type(names) is not list or any(type(name) is not str for name in names):
-        raise CorruptStore("the names of the fields that were set in a message are damaged")
+        raise CorruptStore("the list of fields set in a stored message is damaged")
     return names
 
 
@@ -385,7 +388,7 @@ def _is_true(value: Any) -> bool:
 
 
 def is_sealed(value: Any) -> bool:
-    """Return whether a value of a line is a record as it is: only a keyring opens it, or it is kept elsewhere."""
+    """Return whether a value of a line is sealed, or stored elsewhere."""
     return type(value) is dict and len(value) == 1 and _is_text(value.get("$sealed"))
 
 
@@ -426,7 +429,7 @@ REQUIRED_FIELDS: dict[str, dict[str, Test]] = {
     "end": {"ch": _is_text, "n": _is_number},
     "index": {"at": _is_number, "most": _is_text},
 }
-# A record has one of these.
+# A record has one of these fields.
 _ONE_OF: dict[str, set[str]] = {**{kind: {"k"} for kind in REQUIRED_FIELDS}, "item": {"v"}, "writes": {"w", "items"}}
 OPTIONAL: dict[str, Test] = {
     "ns": _is_text,
@@ -444,16 +447,16 @@ OPTIONAL: dict[str, Test] = {
 
 
 def check_record(fields: Any) -> dict[str, Any]:
-    """Return the fields of a record, after checking them."""
+    """Check and return the fields of a record."""
     kind = fields.get("k") if type(fields) is dict else None
     required = REQUIRED_FIELDS.get(kind) if isinstance(kind, str) else None
     if not isinstance(kind, str) or required is None:
-        raise ValueError(f"{kind!r:.40} is no kind of record")
+        raise ValueError(f"{kind!r:.40} is not a kind of record")
     wrong = [name for name, test in required.items() if name not in fields or not test(fields[name])]
     wrong += [name for name in fields if name in OPTIONAL and not OPTIONAL[name](fields[name])]
     wrong += [] if _ONE_OF[kind] & fields.keys() else sorted(_ONE_OF[kind])
     if wrong:
-        raise ValueError(f"the field {wrong[0]!r} of a record {kind!r} is missing or not what it should be")
+        raise ValueError(f"the field {wrong[0]!r} of a record {kind!r} is missing or invalid")
     record: dict[str, Any] = fields
     return record
 
@@ -468,11 +471,11 @@ _CELL_MAY: dict[str, Test] = {
 
 
 def check_cell(fields: Any) -> dict[str, Any]:
-    """Return the fields of a cell, after checking them."""
+    """Check and return the fields of a cell."""
     if type(fields) is not dict or fields.get("k") != "cell" or "head" not in fields:
-        raise ValueError("it is no cell")
+        raise ValueError("it is not a cell")
     wrong = [name for name, test in _CELL.items() if not test(fields.get(name))]
     wrong += [name for name, test in _CELL_MAY.items() if name in fields and not test(fields[name])]
     if wrong:
-        raise ValueError(f"the field {wrong[0]!r} of a cell is missing or not what it should be")
+        raise ValueError(f"the field {wrong[0]!r} of a cell is missing or invalid")
     return fields

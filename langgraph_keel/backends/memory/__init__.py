@@ -1,4 +1,4 @@
-"""The memory backend: the reference model of the store, usable in tests and scripts."""
+"""The memory backend: the reference model of a store, also for tests and scripts."""
 
 from langgraph_keel.backends.memory.saver import MemorySaver, open_url
 

@@ -1,4 +1,4 @@
-"""MemorySaver: everything Keel does, for as long as the process lives.
+"""MemorySaver: all features of Keel, for the lifetime of the process.
 
 Its driver calls each request with the state, under one lock.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MemoryDriver:
-    """Owns the state; one request at a time."""
+    """Owns the state, and runs one request at a time."""
 
     def __init__(self) -> None:
         self.state = State()
@@ -32,7 +32,7 @@ class MemoryDriver:
 
 
 class AsyncMemoryDriver:
-    """As `MemoryDriver`, for a running loop: there is nothing to wait for."""
+    """As `MemoryDriver`, for a running loop; no request waits."""
 
     def __init__(self, driver: MemoryDriver) -> None:
         self._driver = driver
@@ -44,7 +44,7 @@ class AsyncMemoryDriver:
 
 @publish
 class MemorySaver(KeelSaver):
-    """A checkpointer that keeps threads in memory, in the same form as the others keep them on disk.
+    """A checkpointer that keeps threads in memory, in the same form as on disk.
 
     Args:
         **options: `SaverOptions` lists and documents them.
@@ -58,11 +58,11 @@ class MemorySaver(KeelSaver):
     def _facts(self) -> StoreFacts:
         from langgraph_keel.retention.info import StoreFacts
 
-        return StoreFacts("memory", "this process", None, "gone with the process")
+        return StoreFacts("memory", "this process", None, "lost when the process ends")
 
 
 def open_url(url: str, *, read_only: bool = False, **options: Any) -> MemorySaver:
-    """Return a new store in memory, for `memory:`; there is nothing that could only be read.
+    """Return a saver for a new store in memory, for `memory:`; `read_only` is ignored.
 
     As `registry.OpenUrl`; options are those of `MemorySaver`.
     """

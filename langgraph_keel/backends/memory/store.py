@@ -1,4 +1,4 @@
-"""The store in dictionaries: the reference model of every verb, and a usable backend for tests and short-lived work.
+"""The store in dictionaries: the reference model of every verb.
 
 A request is a function of the state; the driver calls it under the store's lock, so each is atomic.
 """
@@ -62,26 +62,27 @@ T = TypeVar("T")
 
 
 class State(dict[str, Thread]):
-    """The threads by their ids, and the cells beside them."""
+    """The threads by id, and the cells."""
 
     def __init__(self) -> None:
         super().__init__()
         self.cells: dict[Shelf, dict[str, Cell]] = {}
-        # What threads can be found by: of which entry, or up to which checkpoint, it is, and the marks.
+        # The marks by which searches find a thread: those of its head (with the head's stamp), and those of later
+        # batches (with the highest checkpoint id of them).
         self.marks: dict[str, tuple[Stamp, Collection[str]]] = {}
         self.late: dict[str, tuple[str, set[str]]] = {}
         self.tenants: defaultdict[str, State] = defaultdict(State)
 
     def threads_with_cells(self) -> set[str]:
-        """Return the threads that have cells, or have written shared ones."""
+        """Return the threads that have their own cells or have written shared ones."""
         return {owner for shelf, cells in self.cells.items() for owner in _owners(shelf, cells).values() if owner}
 
     def drop_cells(self, thread_id: str) -> None:
-        """Delete the cells of a thread, and the shared ones that it has written."""
+        """Delete the cells of a thread, and the shared cells that it has written."""
         for shelf, cells in self.cells.items():
             for key in [key for key, owner in _owners(shelf, cells).items() if owner == thread_id]:
                 del cells[key]
-        # An empty shelf would still hold the thread's name.
+        # An empty shelf would still contain the thread's name.
         self.cells = {shelf: cells for shelf, cells in self.cells.items() if cells}
 
 
@@ -95,7 +96,7 @@ def _swap(state: State, shelf: Shelf, key: str, expected: str | None, new: Cell 
     if decision == "refuse":
         return Swapped(False, current)
     if decision == "write" and new:
-        # Also a cell that was there goes to the end, as a new one does.
+        # A replaced cell moves to the end, like a new one.
         cells = state.cells.setdefault(shelf, {})
         cells.pop(key, None)
         cells[key] = new
@@ -112,7 +113,7 @@ def _place_of(listed: Listed) -> tuple[str, str]:
 
 
 class MemoryStore(Store[Request, Any]):
-    """Keeps threads in a dictionary: those of a tenant, or of none. Stamps are counted, so none is ever used twice."""
+    """Keeps the threads of one tenant, or of none; counted stamps are never reused."""
 
     def __init__(self, tenant: str = "") -> None:
         self._stamps = count(1)
@@ -327,7 +328,7 @@ class MemoryStore(Store[Request, Any]):
         return self._send(read)
 
     def _is_found(self, state: State, info: ThreadInfo, head: Entry | None, terms: Sequence[str]) -> bool:
-        """Return whether a thread can be found by some marks; it can be, if its head's are not known."""
+        """Return whether a thread matches marks; `True` if its head's are unknown."""
         stamp, marks = state.marks.get(info.thread_id, (None, ()))
         if not marks or head is None or head.stamp != stamp:
             return True

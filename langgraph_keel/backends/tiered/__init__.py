@@ -1,4 +1,4 @@
-"""Two stores as one: a cold one that has all, and a hot one that has a copy of what is read most."""
+"""Two stores as one: a cold store with all data, and a hot store as a cache."""
 
 from langgraph_keel.backends.tiered.saver import TieredSaver, open_url
 

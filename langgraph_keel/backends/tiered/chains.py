@@ -1,9 +1,9 @@
-"""How the latest entry of a namespace stands in the hot store: as a chain of links, of which a put adds one.
+"""The form of a copy in the hot store: a chain of links, one for each write.
 
-The first link holds the entry as it was read from the cold store, with all its rows; each other one is an entry that
-was put since, with the rows that it brought. So a put writes to the hot store what is new, and not all of the state. To
-the hot store a chain is one entry, and a link is an item of its log: an entry is read there in one trip, with exactly
-the links that it shows, and whoever adds one names the entry that he adds to (`NewEntry.base`).
+The first link holds the entry as it was read from the cold store, with all its rows. Each later link is an entry that
+was written since, with its new rows, so a write sends the hot store only new data. In the hot store, a chain is one
+entry and a link is an item of its log. A chain is read in one round trip, with exactly the links that its entry shows.
+A writer that adds a link names the entry that it extends (`NewEntry.base`).
 """
 
 from __future__ import annotations
@@ -30,26 +30,29 @@ from langgraph_keel.errors import CorruptStore
 LOG = "links"
 """The channel of the hot store that holds the links."""
 ID = "latest"
-"""The checkpoint of the hot store that shows them."""
+"""The checkpoint id of a chain in the hot store."""
 SHORT = 1 << 15
-"""Bytes of links that are added to any chain, however short its first one is."""
+"""Bytes of links that may be added to any chain, however short its first link is."""
 
 HEAVY = 1 << 26
-"""Bytes of a first link above which an entry is not copied: the hot store sends a link in one piece."""
+"""Maximum bytes of a first link; larger entries are not copied.
+
+The hot store sends a link in one piece.
+"""
 
 
 @record
 class Chain:
-    """The links of a chain that a process knows."""
+    """A chain that a process knows."""
 
-    end: Stamp  # in the cold store, of the entry that it ends with
-    stamp: Stamp  # its own, in the hot store
+    end: Stamp  # of its last entry, in the cold store
+    stamp: Stamp  # of the chain, in the hot store
     runs: tuple[Run, ...]  # its links
-    room: int  # bytes that are added before a new chain is begun: until they weigh as much as the first link
+    room: int  # bytes that may still be added: in all, as many as the first link has
 
 
 def link_of(entry: Entry, rows: Mapping[str, Sequence[Row]], after: Stamp | None = None) -> bytes:
-    """Return a link, framed: an entry, and those of its rows that no link before it has."""
+    """Return a framed link: an entry, and its rows that no earlier link has."""
     refs = [[name, int(ref.kind), ref.runs] for name, ref in entry.refs.items()]
     kept = [[name, [[row.lo, row.count, shrink(row.body)] for row in each]] for name, each in rows.items()]
     parts = [
@@ -62,11 +65,11 @@ def link_of(entry: Entry, rows: Mapping[str, Sequence[Row]], after: Stamp | None
         refs,
         kept,
     ]
-    return raw_frame(ormsgpack.packb(parts))  # what is in it is compressed already, as far as it is worth it
+    return raw_frame(ormsgpack.packb(parts))  # the parts are already compressed where that pays
 
 
 def link_of_put(new: NewEntry, stored: Stored, after: Stamp) -> bytes:
-    """Return the link of an entry that was put; see `link_of`."""
+    """Return the link of a new entry; see `link_of`."""
     first = stored.first
     refs = {name: Ref(ref.kind, resolve(ref.runs, first.get(name, 0))) for name, ref in new.refs.items()}
     rows = {name: number_rows(each, first[name]) for name, each in new.appends.items()}
@@ -74,12 +77,12 @@ def link_of_put(new: NewEntry, stored: Stored, after: Stamp) -> bytes:
 
 
 def begin_chain(address: Address, link: bytes, put_at: str = "") -> NewEntry:
-    """Return what the hot store is to keep for a chain of one link."""
+    """Return the hot store's entry for a chain of one link."""
     return _entry(address, (), link, put_at)
 
 
 def extend_chain(address: Address, chain: Chain, link: bytes, put_at: str) -> NewEntry:
-    """Return what the hot store is to keep for a chain with one link more; it refuses if the chain is another now."""
+    """Return the entry for a longer chain; refused if the chain has changed."""
     return _entry(address, chain.runs, link, put_at, chain.stamp)
 
 
@@ -90,43 +93,43 @@ def _entry(address: Address, runs: tuple[Run, ...], link: bytes, put_at: str, ba
 
 
 def chain_of(new: NewEntry, stored: Stored, end: Stamp, room: int) -> Chain:
-    """Return what is known of a chain that was stored."""
+    """Return the chain that was stored."""
     return Chain(end, stored.stamp, resolve(new.refs[LOG].runs, stored.first[LOG]), room)
 
 
 def _pack_stamp(stamp: Stamp | None) -> str | bytes | None:
-    """Return a stamp as it stands in a link: numbers of PostgreSQL are larger than those of msgpack."""
+    """Return a stamp as in a link: PostgreSQL's may be too large for msgpack."""
     return b"%d" % stamp if isinstance(stamp, int) else stamp
 
 
 def room_after(link: bytes) -> int:
-    """Return how much is added to a chain with this first link: as much again, so that it stays linear in the state."""
+    """Return the bytes that a chain may add: as many as the link, to stay linear."""
     return max(len(link), SHORT)
 
 
 def read_chain(address: Address, kept: Found) -> tuple[Chain, Found]:
-    """Return a chain that the hot store has, and the entry that it ends with, without batches."""
+    """Return a chain of the hot store, and its last entry without batches."""
     try:
         runs = kept.entry.refs[LOG].runs
         rows = kept.rows[LOG]
         bodies = [rows[row_index(rows, number)].body for lo, hi in runs for number in range(lo, hi)]
         links = [ormsgpack.unpackb(open_frame(body)) for body in bodies]
-        # A hot store that was put back to an earlier time may take a link for the end of another chain.
+        # A hot store that was restored to an earlier time may have accepted a link of another chain.
         if [after for after, *_ in links] != [None, *(end for _, end, *_ in links[:-1])]:
-            raise ValueError("one of them does not follow the one before it")
+            raise ValueError("a link does not follow the previous one")
         _, end, checkpoint_id, parent, run_id, header, refs, _ = links[-1]
         stamp = int(end) if type(end) is bytes else end
         named = {name: Ref(Kind(kind), tuple((lo, hi) for lo, hi in runs)) for name, kind, runs in refs}
         entry = Entry(address.at(checkpoint_id), parent, stamp, restore_frame(header), named, run_id)
         found = Found(entry, _rows(named, [each for *_, kept in links for each in kept]))
     except (KeyError, ValueError, TypeError, IndexError) as error:
-        raise CorruptStore(f"{address}: what the hot store has of it is no chain of links: {error}") from error
+        raise CorruptStore(f"{address}: the copy in the hot store is not a chain of links: {error}") from error
     room = room_after(bodies[0]) - sum(map(len, bodies[1:]))
     return Chain(stamp, kept.entry.stamp, runs, room), found
 
 
 def _rows(refs: Mapping[str, Ref], kept: Iterable[Any]) -> dict[str, Sequence[Row]]:
-    """Return the rows that an entry shows, of those in its links; all of them must be there."""
+    """Return the rows that an entry shows; raise if one is missing."""
     logs: dict[str, dict[int, Row]] = {}
     for name, rows in kept:
         logs.setdefault(name, {}).update((lo, Row(lo, count, body)) for lo, count, body in rows)
@@ -136,7 +139,7 @@ def _rows(refs: Mapping[str, Ref], kept: Iterable[Any]) -> dict[str, Sequence[Ro
             log = logs.get(name, {})
             rows = rows_in([log[lo] for lo in sorted(log)], ref.runs)
             for number, hi in ref.runs:
-                while number < hi:  # all items must be there
+                while number < hi:  # raises if an item is missing
                     row = rows[row_index(rows, number)]
                     number = row.lo + row.count
             shown[name] = [Row(row.lo, row.count, restore_frame(row.body)) for row in rows]

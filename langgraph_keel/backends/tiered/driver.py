@@ -1,4 +1,4 @@
-"""The driver of two stores: it sends each request to the one that it is for, and leaves one alone that is away."""
+"""The driver of two stores: it routes requests, and pauses after failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langgraph_keel.errors import StoreError, StoreUnavailable
 
 _log = logging.getLogger(__name__)
 PAUSE = 5.0
-"""Seconds for which a hot store is left alone that has failed: a call to one that hangs takes its whole timeout."""
+"""Seconds between two requests to a failing hot store, which may time out."""
 
 
 @record
@@ -22,26 +22,26 @@ class Hot:
     """A request for the hot store; all others are for the cold one."""
 
     request: Any
-    must: bool = False  # whether it is sent even if the store has failed a moment ago
+    must: bool = False  # whether it is sent even during the pause after a failure
 
 
 class Absence:
-    """Whether the hot store is away: said once in the log, and once that it is back."""
+    """Whether the hot store is down; failure and recovery are logged once each."""
 
     def __init__(self) -> None:
         self._until: float | None = None
 
     @contextmanager
     def asking(self, request: Hot) -> Iterator[None]:
-        """Refuse a request while the store is left alone; note whether the store answers it."""
+        """Refuse a request during the pause; record whether the store answers."""
         if self._until is not None and not request.must and monotonic() < self._until:
-            raise StoreUnavailable("the hot store has failed a moment ago, and is left alone for some seconds")
+            raise StoreUnavailable("the hot store failed a moment ago; Keel tries it again in some seconds")
         try:
             yield
         except StoreError as error:
             is_new, self._until = self._until is None, monotonic() + PAUSE
             if is_new:
-                _log.warning("the hot store fails, and the cold one answers alone until it is back: %s", error)
+                _log.warning("the hot store fails; the cold store answers alone until it recovers: %s", error)
             raise
         if self._until is not None:
             self._until = None
@@ -49,7 +49,7 @@ class Absence:
 
 
 class TieredDriver:
-    """Sends requests to two stores, blocking."""
+    """Sends each request to one of two stores, blocking."""
 
     def __init__(self, cold: Driver[Any, Any], hot: Driver[Any, Any], absence: Absence) -> None:
         self._cold = cold
@@ -57,7 +57,7 @@ class TieredDriver:
         self._absence = absence
 
     def send(self, request: Any) -> Any:
-        """Send a request to the store that it is for."""
+        """Send a request to its store."""
         if not isinstance(request, Hot):
             return self._cold.send(request)
         with self._absence.asking(request):
@@ -73,7 +73,7 @@ class AsyncTieredDriver:
         self._absence = absence
 
     async def send(self, request: Any) -> Any:
-        """Send a request to the store that it is for."""
+        """Send a request to its store."""
         if not isinstance(request, Hot):
             return await self._cold.send(request)
         with self._absence.asking(request):

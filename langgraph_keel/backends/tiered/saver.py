@@ -26,32 +26,31 @@ _log = logging.getLogger(__name__)
 _SCHEME = "tiered:"
 _BETWEEN = re.compile(r",(?=[a-z][a-z0-9+]*://|files:|memory:)")
 _REDIS: dict[str, Any] = {"durability": "any", "allow_eviction": True, "timeout": 1.0, "ttl": 86_400}
-"""How Redis is opened by URL where it is hot: what it loses is copies."""
+"""Options of a hot Redis opened by URL, which may lose its copies."""
 
-_NOT_SET_UP = "the hot store could not be set up, and the cold one answers alone until it can be used: %s"
+_NOT_SET_UP = "the hot store could not be set up; the cold store answers alone until the hot one works: %s"
 
 
 @publish
 class TieredSaver(KeelSaver):
-    """A checkpointer on two stores: a cold one that has all, and a hot one that has copies of latest checkpoints.
+    """A checkpointer on two stores: all data in a cold one, copies in a hot one.
 
-    A put is acknowledged by the cold store. A read of the latest checkpoint uses the copy in the hot store if the cold
-    store confirms that it is of that very checkpoint; what tasks have written since comes from the cold store. So a hot
-    store that was lost, flushed or put back to an earlier time costs speed and never a turn, and while it is away, all
-    is read from the cold one. What is removed goes from both; if the hot store is away, a removal is refused.
+    The cold store acknowledges every write. A read of the latest checkpoint uses the copy in the hot store if the cold
+    store confirms that it is of that checkpoint; the tasks' later writes come from the cold store. Losing, flushing or
+    restoring the hot store therefore costs speed and never a turn, and while it is down, all reads use the cold one. A
+    removal applies to both stores, and is refused if the hot one is down.
 
     Args:
-        hot: A saver for the hot store, such as `RedisSaver(url, durability="any", ttl=86_400, timeout=1)`. Its
-            connections are used and closed by this one; how long copies live is its own `ttl`.
-        cold: A saver for the cold store, in the same way.
-        copies_over: Bytes that a checkpoint takes with its state, about as they are stored, above which it is copied to
-            the hot store (65,536).
-        **options: `SaverOptions` lists and documents them. They are given here; those that `hot` and `cold` have count
-            for neither.
+        hot: A saver for the hot store, such as `RedisSaver(url, durability="any", ttl=86_400, timeout=1)`. This saver
+            uses and closes its connections. Copies expire after its `ttl`.
+        cold: A saver for the cold store, used and closed in the same way.
+        copies_over: Size in bytes, approximately as stored, above which a checkpoint with its state is copied to the
+            hot store (default 65,536).
+        **options: `SaverOptions` lists and documents them. Pass them here; those of `hot` and `cold` are ignored.
 
     Raises:
-        InvalidInput: The two are one, read-only, a tenant's, or have keys of their own (`encryption=` is given here);
-            or `copies_over` is no number of bytes.
+        InvalidInput: If the two are the same store, read-only, a tenant's, or have their own keys (pass `encryption=`
+            here); or if `copies_over` is not a number of bytes.
     """
 
     @takes(SaverOptions)
@@ -60,16 +59,16 @@ class TieredSaver(KeelSaver):
     ) -> None:
         check_options(type(self), options)
         if type(copies_over) is not int or copies_over < 0:
-            raise InvalidInput(f"copies_over={copies_over!r}: give bytes, 0 for a copy of each checkpoint that is read")
+            raise InvalidInput(f"copies_over={copies_over!r}: pass bytes, or 0 to copy each checkpoint that is read")
         for name, saver in (("hot", hot), ("cold", cold)):
             _check_tier(name, saver)
         if hot.engine.is_same_place(cold.engine) or (hot._place() and _describe(hot) == _describe(cold)):
-            raise InvalidInput("hot and cold are one store: copies would stand beside what they are copies of")
+            raise InvalidInput("hot and cold are the same store: pass two different ones")
         self._hot, self._cold, absence = hot, cold, Absence()
         options["extra_hooks"] = [*options.get("extra_hooks", ()), CopyToken()]
         super().__init__(
             TieredStore(cold.engine.session.store, hot.engine.session.store, copies_over),
-            # This saver makes the check for keys: those of the tiers do not know the keys.
+            # This saver checks the keys: the savers of the tiers do not have them.
             TieredDriver(bare(cold.engine.driver), bare(hot.engine.driver), absence),
             AsyncTieredDriver(bare(cold.engine.async_driver), bare(hot.engine.async_driver), absence),
             is_async_only=cold.stack.is_async_only or hot.stack.is_async_only,
@@ -150,7 +149,7 @@ class TieredSaver(KeelSaver):
         """As `close`, asynchronously."""
         await super().aclose()
         if self.tenant is None:
-            # What they have in the running loop. By now, both are closed.
+            # Their resources of the running loop; both stores are already closed.
             await self._hot.aclose()
             await self._cold.aclose()
 
@@ -164,22 +163,22 @@ def _check_tier(name: str, saver: object) -> None:
         raise InvalidInput(f"{name} must be a saver of Keel's, such as RedisSaver(...), not a {type(saver).__name__}")
     if saver.tenant:
         raise InvalidInput(
-            f"{name} is a tenant's: make a TieredSaver of two whole stores, and use its for_tenant(name)"
+            f"{name} is a tenant's saver: make a TieredSaver of two whole stores, and call its for_tenant(name)"
         )
     if saver.stack.keyring is not None:
-        raise InvalidInput(f"{name} has keys of its own: give encryption= to TieredSaver, which seals what both hold")
+        raise InvalidInput(f"{name} has its own keys: pass encryption= to TieredSaver, which seals both stores")
     if saver.stack.mover is not None:
-        raise InvalidInput(f"{name} moves threads in by itself: give moving_from= to TieredSaver")
+        raise InvalidInput(f"{name} has moving_from=: pass moving_from= to TieredSaver")
     if saver.stack.objects is not None:
-        raise InvalidInput(f"{name} has objects of its own: give blobs= to TieredSaver, and both have the references")
+        raise InvalidInput(f"{name} has its own blobs=: pass blobs= to TieredSaver, and both stores get the references")
     if saver.stack.is_read_only:
-        raise InvalidInput(f"{name} is read-only: to look only, open the cold store alone")
+        raise InvalidInput(f"{name} is read-only: for read-only access, open the cold store alone")
 
 
 def open_url(url: str, *, read_only: bool = False, **options: Any) -> KeelSaver:
-    """Open `tiered:HOT,COLD`, of two URLs. Who only looks gets the cold store alone, which has all.
+    """Open `tiered:HOT,COLD`, made of two URLs; with `read_only`, only the cold store.
 
-    As `registry.OpenUrl`; options are those of every saver. Copies in Redis live a day after they were last written.
+    As `registry.OpenUrl`; options are those of every saver. Copies in Redis expire a day after their last write.
     """
     hot_url, cold_url = split_url(url)
     open_hot, open_cold = find_opener(hot_url), find_opener(cold_url)

@@ -1,7 +1,7 @@
-"""A store on two: the cold one has all, and decides; the hot one has copies of heavy latest entries (`chains`).
+"""A store on two: a cold one with all data, and a hot one with copies (`chains`).
 
-Stamps of entries are those of the cold store. Stamps and ids may be used again, so a copy counts only if the header, to
-which each put adds a random token (`CopyToken`), is that of the cold store too.
+Stamps of entries are those of the cold store. Stamps and ids may be used again. Each write therefore adds a random
+token to the header (`CopyToken`), and a copy is used only if the cold store has the same header.
 """
 
 from __future__ import annotations
@@ -56,16 +56,17 @@ _TOKEN = "copy"
 """The name of the token in a header."""
 _log = logging.getLogger(__name__)
 TENANT = "keel.hot"
-"""Whose the threads in the hot store are."""
+"""The tenant that owns the copies in the hot store."""
 LIGHT = 1 << 16
-"""Bytes of an entry up to which it is not copied: a cold store gives 100 messages as fast as a hot one (0.66 ms each,
-PostgreSQL and Redis on one machine)."""
+"""Maximum bytes of an entry that is not copied.
+
+A cold store returns 100 messages as fast as a hot one (0.66 ms each, PostgreSQL and Redis on one machine)."""
 _MOST = 10_000
-"""Namespaces of which something is remembered."""
+"""Maximum number of namespaces whose chain is remembered."""
 
 
 class CopyToken(Hook):
-    """Gives each checkpoint a random token, by which its copy is known whatever stamps and ids are used again."""
+    """Gives each checkpoint a random token that identifies its copy."""
 
     def draft_put(self, session: Session, put: Put) -> None:
         """Add the token."""
@@ -73,9 +74,10 @@ class CopyToken(Hook):
 
 
 class TieredStore(Layer):
-    """Keeps threads in one store, and copies of latest entries of more than `light` bytes in another.
+    """Keeps threads in one store, and copies of large latest entries in another.
 
-    What tasks have written and cells are in the cold store alone: what is done once must be known for certain.
+    Entries of more than `light` bytes are copied. Batches and cells are in the cold store alone, because effects that
+    must happen once need certainty.
     """
 
     def __init__(self, cold: Store[Any, Any], hot: Store[Any, Any], light: int = LIGHT, tenant: str = "") -> None:
@@ -83,19 +85,19 @@ class TieredStore(Layer):
         self.cold = cold
         self._light = light
         self._all_hot = hot
-        # Threads keep their ids, in a tenant of this module's: among those of another saver they would be its own.
-        digest = blake2b(tenant.encode(), digest_size=16).hexdigest()  # a name with all of theirs could be too long
+        # Copies keep their thread ids, in a tenant of this module, apart from the threads of other savers.
+        digest = blake2b(tenant.encode(), digest_size=16).hexdigest()  # the tenant's whole name could be too long
         self.hot = hot.of_tenant(f"{TENANT}.{digest}" if tenant else TENANT)
         self._chains: OrderedDict[tuple[str, str], Chain] = OrderedDict()
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def write_entry(self, new: NewEntry) -> Plan[Outcome]:
-        """One trip to the cold store; where there is a chain to add to, one to the hot."""
+        """One round trip to the cold store; one to the hot store to extend a chain."""
         outcome: Outcome = yield from self.cold.write_entry(new)
         chain = self._chains.pop(_namespace(new.address), None)
-        # Without a base, an entry shows nothing of what a chain has. Were it added to one whose end the cold store has
-        # lost since, its items could have numbers that others have, too.
+        # An entry without a base shows no items of the chain. If the cold store has lost the end of the chain, the
+        # numbers of its items could collide with the chain's.
         if isinstance(outcome, Stored) and chain is not None and new.base == chain.end:
             yield from self._extend(chain, new, outcome)
         return outcome
@@ -104,14 +106,14 @@ class TieredStore(Layer):
         link = link_of_put(new, stored, chain.end)
         room = chain.room - len(link)
         if room < 0:
-            return  # it shows much that has no use any more: who reads the entry next begins anew
+            return  # much of the chain may be obsolete; the next reader starts a new one
         entry = extend_chain(new.address, chain, link, new.updated_at)
         outcome = yield from self._try(self.hot.write_entry(entry))
         if isinstance(outcome, Stored):
             self._remember(_namespace(new.address), chain_of(entry, outcome, stored.stamp, room))
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> Plan[Any]:
-        """The latest: two trips; three if there is a copy of it, four or five to make one."""
+        """Two round trips for the latest; three with a copy, four or five to make one."""
         if address.checkpoint_id is not None:
             return (yield from self.cold.read_entry(address, known))
         key = _namespace(address)
@@ -135,7 +137,10 @@ class TieredStore(Layer):
         return latest
 
     def _is_copy(self, copied: Entry) -> Plan[bool]:
-        """Return whether the cold store has this very entry: stamps and ids may be used again, headers are unique."""
+        """Return whether the cold store has this entry, with the same header.
+
+        Stamps and ids may be used again; headers are unique.
+        """
         there = copied.address
         found = yield from self.cold.scan(Query(there.thread_id, there.checkpoint_ns, there.checkpoint_id, limit=1))
         return any(
@@ -145,7 +150,7 @@ class TieredStore(Layer):
         )
 
     def _begin(self, address: Address, found: Found | None, *, replaces: bool) -> Plan[None]:
-        """Begin the chain of an entry that was read from the cold store; see `_remove` for the order of this."""
+        """Start the chain of an entry from the cold store; `_remove` explains the order."""
         thread_id = address.thread_id
         self._chains.pop(_namespace(address), None)
         if replaces:
@@ -166,7 +171,7 @@ class TieredStore(Layer):
                 return
             now = yield from self.cold.read_entry(address, end)
         except (Exception, CancelledError):
-            yield from self._try(self.hot.delete_thread(thread_id))  # nobody would look
+            yield from self._try(self.hot.delete_thread(thread_id))  # because the check below is skipped
             raise
         if isinstance(now, Unchanged):
             self._remember(_namespace(address), chain_of(new, outcome, end, room_after(link)))
@@ -178,31 +183,32 @@ class TieredStore(Layer):
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> Plan[None]:
-        """Two trips more."""
+        """Two more round trips than in the cold store."""
         return self._remove(thread_id, self.cold.remove_entries(thread_id, gone, ghosts))
 
     def remove_rows(self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph) -> Plan[int]:
-        """Two trips more."""
+        """Two more round trips than in the cold store."""
         if graph.epoch is None:
             return self.cold.remove_rows(thread_id, live, graph)
         return self._remove(thread_id, self.cold.remove_rows(thread_id, live, graph))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
-        """Two trips more."""
+        """Two more round trips than in the cold store."""
         return self._remove(thread_id, self.cold.delete_thread(thread_id, last))
 
     def replace_plain(self, thread_id: str, new: Replacement) -> Plan[None]:
-        """Two trips more: plain text goes from the hot store, too."""
+        """Two more round trips, to remove plain text from the hot store, too."""
         return self._remove(thread_id, self.cold.replace_plain(thread_id, new))
 
     def _remove(self, thread_id: str, removal: Plan[T]) -> Plan[T]:
-        """Remove from both stores. The hot store is cleared before and after the cold one, so it keeps nothing removed.
+        """Remove from both stores; clear the hot store before and after the cold one.
 
-        The first time is for a process that dies in between. The second is for a reader that has read before, and
-        begins a chain: it looks afterwards whether the cold store still has the entry, and takes the chain out if not.
-        Either the chain was begun before the second time, or the reader looks after the removal. A put that adds a link
-        names the end of the chain, which is refused if that is gone. Only a process that dies, or loses the hot store,
-        in between leaves a chain: it is never shown, and the next removal, or reader of a heavy entry, takes it out.
+        The first clearing covers a process that dies before the second. The second covers a reader that read the entry
+        before the removal and then starts a chain. After starting it, the reader checks whether the cold store still
+        has the entry, and removes the chain if not. Either the chain was started before the second clearing, or the
+        reader checks after the removal. A write that adds a link names the end of the chain, and is refused if the
+        chain was removed. A chain can only stay behind if the reader dies, or loses the hot store, before its check.
+        It is never shown, and the next removal, or the next reader of a large entry, removes it.
         """
         yield from self._forget(thread_id, "nothing was removed")
         result = yield from removal
@@ -216,11 +222,11 @@ class TieredStore(Layer):
             yield from _send_to_hot(self.hot.delete_thread(thread_id), must=True)
 
     def delete_all(self, limit: int) -> Plan[int]:
-        """The same is done to the hot store, before and afterwards."""
+        """Clear the hot store before and after the cold one."""
         self._chains.clear()
         yield from self._forget_all("nothing was removed")
         deleted: int = yield from self.cold.delete_all(limit)
-        yield from self._forget_all("what the tenant had was removed from the cold store only")
+        yield from self._forget_all("the tenant's data was removed from the cold store only")
         return deleted
 
     def _forget_all(self, so_far: str) -> Plan[None]:
@@ -236,17 +242,17 @@ class TieredStore(Layer):
     # -- the hot store -----------------------------------------------------------------------------------------
 
     def _try(self, plan: Plan[T]) -> Plan[T | None]:
-        """Carry out a plan of the hot store; `None` if it fails, which nobody else has to hear of."""
+        """Carry out a plan on the hot store; return `None` if it fails."""
         try:
             return (yield from _send_to_hot(plan))
         except CorruptStore as error:
-            _log.warning("a record of the hot store is damaged, and the cold one answers: %s", error)
+            _log.warning("a record of the hot store is damaged, so the cold store answers: %s", error)
         except StoreError:
-            pass  # the driver has said so
+            pass  # logged by the driver
         return None
 
     def _remember(self, key: tuple[str, str], chain: Chain) -> None:
-        # Each step is one of the interpreter's, so that threads need no lock.
+        # Each step is atomic in the interpreter, so threads need no lock.
         self._chains.pop(key, None)
         self._chains[key] = chain
         while len(self._chains) > _MOST:
@@ -259,18 +265,18 @@ def _send_to_hot(plan: Plan[T], *, must: bool = False) -> Plan[T]:
 
 @contextmanager
 def _explain_failure(so_far: str) -> Iterator[None]:
-    """Say of an error of the hot store what it means for a removal."""
+    """Add to an error of the hot store the state of the removal."""
     try:
         yield
     except StoreError as error:
         raise StoreUnavailable(
-            f"the hot store fails, so what it has cannot be removed from it ({so_far}): remove again when it answers, "
-            f"or without it, by a saver for the cold store alone: {error}"
+            f"the hot store fails, so its copies cannot be removed ({so_far}): remove again when it answers, "
+            f"or use a saver for the cold store alone: {error}"
         ) from error
 
 
 def _open(address: Address, kept: Found | None) -> tuple[Chain, Found] | tuple[None, None]:
-    """Return the chain and the entry that the hot store has; `None` if there is none, or it is damaged."""
+    """Return the chain and entry of the hot store; `None` if missing or damaged."""
     try:
         return read_chain(address, kept) if kept is not None else (None, None)
     except CorruptStore as error:

@@ -1,1 +1,1 @@
-"""How a channel value is stored: what is new of it, and nothing else."""
+"""Storage of channel values: only the changes of a value are stored."""

@@ -1,16 +1,16 @@
-"""Stored bytes: packed elements, the frames around them, and the rows of an item log.
+"""Stored bytes: packed elements, frames, and the rows of an item log.
 
 *Frame*: one byte for its kind (`0x00` raw, `0x01` one zstandard frame with its content size in the header), four bytes
-of checksum over the rest (the low half of its XXH3-64, seeded with the first byte, big endian), the rest. SQLite has no
-checksums of its own: without these, 29 of 600 flipped bits came back as wrong values.
+of checksum (the low half of the XXH3-64 of the rest, seeded with the first byte, big endian), and the rest. The
+checksum is needed because SQLite has none: without it, 29 of 600 flipped bits gave wrong values.
 
-*Small body*: kind `0x02`, the checksum that the raw frame has, and one zstandard frame made with a dictionary of the
-names that every checkpoint repeats, as Redis and PostgreSQL store it: a header of 260 bytes takes 75. This dictionary,
-`boilerplate.dict`, is part of the stored format: two kilobytes of headers and empty messages, as Keel's serializer
-writes them, after 162 bytes of entropy tables that zstandard trained on English prose. Nothing remakes it.
+*Small body*, as stored by Redis and PostgreSQL: kind `0x02`, the checksum of the raw frame, and one zstandard frame
+made with a dictionary of the names that every checkpoint repeats. A header of 260 bytes takes 75. The dictionary,
+`boilerplate.dict`, is part of the stored format and is never rebuilt. It contains two kilobytes of headers and empty
+messages, as written by Keel's serializer, after 162 bytes of entropy tables that zstandard trained on English prose.
 
-*Row*: a frame around a msgpack array of items. A put appends new items as a row of its own; when there are enough of
-such rows in line, one packed row replaces them.
+*Row*: a frame around a msgpack array of items. A write appends its new items as a separate row. When enough such rows
+are adjacent, one packed row replaces them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import zstandard
 from langgraph_keel.engine.records import NEW, Row, Run, record
 from langgraph_keel.errors import BlobLost, BlobsMissing, CorruptStore, KeyMissing, StoreError
 
-# By the first byte of an element: its size without its parts, and how many elements these are.
+# By the first byte of an element: its size without its parts, and the number of parts.
 _FIXED: dict[int, tuple[int, int]] = {
     **dict.fromkeys((*range(0x80), 0xC0, 0xC2, 0xC3, *range(0xE0, 0x100)), (1, 0)),
     **{0x80 | n: (1, 2 * n) for n in range(16)},
@@ -41,8 +41,8 @@ _FIXED: dict[int, tuple[int, int]] = {
     **{first + n: (1 + (1 << n), 0) for first in (0xCC, 0xD0) for n in range(4)},
     **{0xD4 + n: (2 + (1 << n), 0) for n in range(5)},
 }
-# By the first byte: the size of the length that follows, of what stands between that and the payload, and how many
-# parts each unit of the length counts, if it counts parts.
+# By the first byte: the size of the length field, the size of the bytes between that and the payload, and the number
+# of parts per unit of length (0 if the length counts bytes).
 _SIZED: dict[int, tuple[int, int, int]] = {
     **{first + n: (1 << n, 0, 0) for first in (0xC4, 0xD9) for n in range(3)},
     **{0xC7 + n: (1 << n, 1, 0) for n in range(3)},
@@ -51,61 +51,61 @@ _SIZED: dict[int, tuple[int, int, int]] = {
 }
 
 MAX_BYTES = 1 << 30
-"""What a stored value may take in memory, about, unless a serializer says otherwise; SQLite's own limit for a row."""
+"""Default memory limit of a stored value, in bytes; also SQLite's limit for a row."""
 MOST_MEMORY = 200
-"""Bytes of memory that a packed byte can take at most, about: an empty deque takes 800 for five."""
+"""Maximum memory, in bytes, per packed byte: an empty deque takes about 800 for five."""
 _MOST_BUT_CONTAINERS = 40
 _CHUNK = 1 << 20
 WIDE = 4096
-"""Bytes from which on it counts that a text is not ASCII."""
+"""Size in bytes above which the memory estimate checks whether a text is ASCII."""
 _CONTAINERS = bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0)))
 
 _MOST_COUNTED = 1 << 23
-"""Elements that are counted one by one, which takes some seconds; the rest is estimated by its bytes."""
+"""Maximum number of elements counted one by one, which takes some seconds. The rest is estimated by its bytes."""
 
 RAW = b"\x00"
 ZSTD = b"\x01"
 HEAD = 5
-"""Bytes before the rest."""
+"""Size of the kind and the checksum of a frame, in bytes."""
 WORTHWHILE = 4096
-"""Bytes below which compressing costs more than it saves: zstandard gives up Python's lock for every call."""
+"""Size in bytes below which compression is not worthwhile, as zstandard releases the GIL."""
 MAX_CONTENT = 1 << 30
-"""A frame that claims more than 1 GiB is damage or an attack, unless somebody says that he stores such values."""
+"""Default limit of a frame's content, 1 GiB. A larger size indicates damage or an attack."""
 
 _ABSENT_SIZE = 60
 
 WITH_DICTIONARY = b"\x02"
 SEALED = b"\x03"
-"""The kind of what only a keyring opens (`keys.sealing`); stores keep it as it is."""
+"""The kind of sealed bodies (`keys.sealing`). Stores do not look into them."""
 BLOB = b"\x04"
-"""The kind of what says which object holds a body (`blobs.store`); stores keep it as it is."""
+"""The kind of references to objects that contain a body (`blobs.store`). Stores do not look into them."""
 LOST = b"\x05"
-"""The kind of what stands for a body whose object is gone; a reader is given it, and no store has it."""
+"""The kind of placeholders for bodies whose object is gone. Passed to readers, and never stored."""
 ABSENT = (BLOB, LOST)
-"""How bodies begin that are somewhere else, if anywhere."""
+"""First bytes of references to bodies that are elsewhere or lost."""
 OPAQUE = (SEALED, BLOB)
-"""How bodies begin that stores keep as they are."""
+"""First bytes of bodies that stores keep unchanged."""
 SMALL = 4096
-"""Bytes of a frame above which its own content is past enough."""
+"""Maximum size, in bytes, of a frame that is compressed with the dictionary."""
 SHRUNK = 1 << 20
-"""Most bytes that a small body stands for. What is so repetitive that a small frame holds more stays as it is."""
+"""Maximum content of a small body, in bytes. A small frame with more, highly repetitive content is kept as it is."""
 
-# As an import reads a module: the first use of a saver may import this in a running loop.
+# Read at import, because the first use of a saver may be in a running event loop.
 _DICTIONARY = zstandard.ZstdCompressionDict(
     cast(bytes, get_data(__package__, "boilerplate.dict")), dict_type=zstandard.DICT_TYPE_FULLDICT
 )
 
 MOST_IN_ROW = 0xFFFFFFFF
-"""Items of a row: msgpack's own limit for an array."""
+"""Maximum number of items in a row: msgpack's limit for an array."""
 
 PACK = 32
-"""Items to a packed row, unless they are tiny or huge."""
+"""Items in a packed row, unless they are tiny or huge."""
 TINY_ROW = 4096
 HUGE_ROW = 65536
 MOST_ITEMS = 1024
 
 # -- packed elements ---------------------------------------------------------------------------------------------------
-# ormsgpack does not say where the elements of an array end, and has no bound on the memory that it takes for them.
+# ormsgpack does not report the ends of an array's elements, and does not limit the memory that it uses for them.
 
 
 def array_header(n: int) -> bytes:
@@ -116,17 +116,17 @@ def array_header(n: int) -> bytes:
 
 
 def _measure(data: bytes, at: int) -> tuple[int, int]:
-    """Return the size of an element with a length of its own, without its parts, and how many parts it has."""
+    """Return the size without parts, and the number of parts, by the length field."""
     sized = _SIZED.get(data[at])
     if sized is None:
-        raise CorruptStore(f"stored bytes hold {data[at]:#x}, which msgpack never uses")
+        raise CorruptStore(f"stored bytes contain {data[at]:#x}, which msgpack never uses")
     width, between, parts = sized
     length = int.from_bytes(data[at + 1 : at + 1 + width], "big")
     return (1 + width, length * parts) if parts else (1 + width + between + length, 0)
 
 
 def element_end(data: bytes, at: int) -> int:
-    """Return where the element that begins at `at` ends."""
+    """Return the end of the element that begins at `at`."""
     missing, end, fixed = 1, len(data), _FIXED
     while missing:
         if at >= end:
@@ -150,17 +150,17 @@ def split_array(content: bytes) -> list[bytes]:
         parts.append(content[at:end])
         at = end
     if at != len(content):
-        raise CorruptStore("stored bytes go on after the items they should hold")
+        raise CorruptStore("stored bytes continue after the end of the items")
     return parts
 
 
 def _cost(first: int) -> int:
-    """Return what an object takes beside its payload, by the first byte of its element."""
+    """Return an object's memory without its payload, by its element's first byte."""
     if first in _CONTAINERS or 0xC7 <= first <= 0xC9 or 0xD4 <= first <= 0xD8:  # lists, dicts, leaves and records
         return MOST_MEMORY
     if 0xCA <= first <= 0xD3:  # numbers
         return 40
-    return 60 if 0xA0 <= first < 0xE0 and first not in (0xC0, 0xC2, 0xC3) else 8  # text and bytes; what there is once
+    return 60 if 0xA0 <= first < 0xE0 and first not in (0xC0, 0xC2, 0xC3) else 8  # text and bytes; singletons
 
 
 _COSTS = bytes(map(_cost, range(256)))
@@ -168,10 +168,10 @@ _ALIKE = {cost: bytes(first for first in range(256) if _COSTS[first] == cost) fo
 
 
 def takes_more(data: bytes, limit: int) -> bool:
-    """Return whether the objects in packed bytes would take more than `limit` bytes of memory, about.
+    """Return whether packed objects would take more than about `limit` bytes of memory.
 
-    Their length tells it of most, and of most others how often they have a byte that may begin a list or a dict (1 ns a
-    byte). Only where neither does, the elements are walked.
+    The length decides most cases, and the number of bytes that may begin a list or a dict (1 ns a byte) most others.
+    Otherwise the elements are walked.
     """
     if len(data) * MOST_MEMORY <= limit:
         return False
@@ -185,7 +185,7 @@ def takes_more(data: bytes, limit: int) -> bool:
 
 
 def memory_of(data: bytes, most: int) -> int:
-    """Return what the objects in packed bytes would take, about; counted (0.2 µs an element) as far as `most`."""
+    """Estimate the memory of packed objects, up to `most` (0.2 µs an element)."""
     at, end, taken, fixed, costs = 0, len(data), 0, _FIXED, _COSTS
     for _ in range(_MOST_COUNTED):
         if at >= end or taken > most:
@@ -193,10 +193,10 @@ def memory_of(data: bytes, most: int) -> int:
         first = data[at]
         size, parts = fixed.get(first) or _measure(data, at)
         taken += costs[first] + size + 8 * min(parts, end)
-        if size > WIDE and not data[at + 5 : at + size].isascii():  # a text may take four bytes a character then
+        if size > WIDE and not data[at + 5 : at + size].isascii():  # such a text may take four bytes a character
             taken += 3 * size
         at += size
-    while at < end and taken <= most:  # no element takes more than all of its bytes would
+    while at < end and taken <= most:  # an element takes at most as much as its bytes counted as elements
         chunk = data[at : at + _CHUNK]
         at += _CHUNK
         for cost, alike in _ALIKE.items():
@@ -208,7 +208,7 @@ def memory_of(data: bytes, most: int) -> int:
 
 
 class _Contexts(threading.local):
-    """Contexts of zstandard: threads must not share them, and making one costs 20 times a small compression."""
+    """Contexts of zstandard, which threads must not share. Creating one costs 20 times a small compression."""
 
     @cached_property
     def compressor(self) -> zstandard.ZstdCompressor:
@@ -235,7 +235,7 @@ def _checksum(kind: bytes, rest: bytes | memoryview) -> bytes:
 
 
 def frame(data: bytes) -> bytes:
-    """Frame `data`, compressed where that saves at least a tenth."""
+    """Frame `data`, compressed if that saves at least a tenth."""
     if len(data) >= WORTHWHILE:
         packed = _contexts.compressor.compress(data)
         if len(packed) < len(data) * 0.9:
@@ -244,20 +244,20 @@ def frame(data: bytes) -> bytes:
 
 
 def raw_frame(data: bytes) -> bytes:
-    """Frame `data` as it is."""
+    """Frame `data` without compression."""
     return RAW + xxhash.xxh3_64_digest(data)[4:] + data
 
 
 def _open(body: bytes) -> tuple[bytes, memoryview]:
     """Return the kind of a frame and its rest."""
     if not isinstance(body, bytes) or len(body) < HEAD:
-        raise CorruptStore(f"a stored body is no frame: {body!r:.40}")
+        raise CorruptStore(f"a stored body is not a frame: {body!r:.40}")
     return body[:1], memoryview(body)[HEAD:]
 
 
 def open_frame(body: bytes, most: int = MAX_CONTENT) -> bytes:
-    """Return what was framed."""
-    if type(body) is bytes and len(body) >= HEAD and body[0] == 0:  # a state of 50 channels is as many of these
+    """Return the content of a frame."""
+    if type(body) is bytes and len(body) >= HEAD and body[0] == 0:  # fast path: a state of 50 channels has 50 of these
         content = body[HEAD:]
         if xxhash.xxh3_64_digest(content)[4:] == body[1:HEAD]:
             return content
@@ -281,9 +281,9 @@ def _check(body: bytes, kind: bytes, rest: memoryview) -> None:
 
 @record
 class Absent:
-    """A reference that replaces a body which is kept in an object outside of the store."""
+    """A reference to a body that is kept in an object outside of the store."""
 
-    store: bytes  # 8 bytes that identify the store which has put the object there
+    store: bytes  # 8 bytes that identify the store that wrote the object
     token: bytes  # 8 bytes that identify the object among those of its thread
     digest: bytes  # SHA-256 of the body
     size: int  # bytes of the body
@@ -292,7 +292,7 @@ class Absent:
 
 
 def absent_frame(absent: Absent) -> bytes:
-    """Return what a store keeps in the place of a body; or, with a reason, what a reader is given."""
+    """Return the stored form of a reference, or, with a reason, a reader's placeholder."""
     kind = LOST if absent.reason else BLOB
     data = absent.store + absent.token + absent.digest + struct.pack(">QI", absent.size, absent.count)
     data += absent.reason.encode(errors="replace")
@@ -300,46 +300,46 @@ def absent_frame(absent: Absent) -> bytes:
 
 
 def read_absent(body: bytes) -> Absent | None:
-    """Return what stands in the place of a body; `None` if it is the body itself."""
+    """Return the reference that replaces a body; `None` if it is a body."""
     if not body.startswith(ABSENT):
         return None
     kind, rest = _open(body)
     _check(body, kind, rest)
     data = bytes(rest)
     if len(data) < _ABSENT_SIZE or (kind == BLOB) is not (len(data) == _ABSENT_SIZE):
-        raise CorruptStore("what says where a stored body is kept is damaged")
+        raise CorruptStore("the reference to a stored body is damaged")
     size, count = struct.unpack_from(">QI", data, 48)
     return Absent(data[:8], data[8:16], data[16:48], size, count, data[_ABSENT_SIZE:].decode(errors="replace"))
 
 
 def refuse_absent(body: bytes) -> StoreError:
-    """Return the error for decoding a body that is in an object which is not at hand."""
+    """Return the error for decoding a body in a lost or inaccessible object."""
     absent = read_absent(body)
     assert absent is not None
     if absent.reason:
         return BlobLost(absent.reason)
     return BlobsMissing(
         f"a value of {absent.size:,} bytes is kept in an object outside of this store: open it with "
-        "blobs='s3://...' (or 'file:...'), as it was written; for `keel`, set KEEL_BLOBS (or say --source-blobs to "
+        "blobs='s3://...' (or 'file:...'), as it was written; for `keel`, set KEEL_BLOBS (or pass --source-blobs to "
         "`keel copy`)"
     )
 
 
 def check_present(bodies: Iterable[bytes]) -> None:
-    """Check that all bodies are at hand, before they are stored again."""
+    """Check that no body is missing before they are stored again."""
     for body in bodies:
         if body.startswith(ABSENT):
             raise refuse_absent(body)
 
 
 def stored_size(body: bytes) -> int:
-    """Return the bytes that a body takes where it is kept, in the store or in an object."""
+    """Return the size of a body in bytes, in the store or in an object."""
     absent = read_absent(body)
     return len(body) + (absent.size if absent else 0)
 
 
 def content_size(body: bytes) -> int:
-    """Return how many bytes `open_frame(body)` would return, without doing it."""
+    """Return the number of bytes that `open_frame(body)` would return."""
     kind, rest = _open(body)
     try:
         return zstandard.frame_content_size(rest) if kind == ZSTD else len(rest)
@@ -351,14 +351,14 @@ def _decompress(decompressor: zstandard.ZstdDecompressor, data: bytes | memoryvi
     try:
         size = zstandard.frame_content_size(data)
         if not 0 <= size <= most:
-            raise CorruptStore(f"a stored body claims to hold {size} bytes")
+            raise CorruptStore(f"a stored body claims to contain {size} bytes")
         return decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptStore(f"a stored body does not decompress: {error}") from error
 
 
 def shrink(body: bytes) -> bytes:
-    """Return the body that stands for a frame: itself, or something smaller."""
+    """Return the small body of a frame, or the frame if that is not smaller."""
     if not HEAD < len(body) <= SMALL or body.startswith(OPAQUE) or content_size(body) > SHRUNK:
         return body
     data = open_frame(body)
@@ -369,7 +369,7 @@ def shrink(body: bytes) -> bytes:
 
 
 def restore_frame(body: bytes) -> bytes:
-    """Return the frame that a body stands for."""
+    """Return the frame of a small body, or the body itself if it is a frame."""
     if body[:1] != WITH_DICTIONARY:
         return body
     return RAW + body[1:HEAD] + _decompress(_contexts.small_decompressor, body[HEAD:], SHRUNK)
@@ -384,7 +384,7 @@ def numbers_of(runs: Sequence[Run]) -> list[int]:
 
 
 def resolve(runs: Sequence[Run], first: int) -> tuple[Run, ...]:
-    """Give the runs of new items their real numbers, `first` being that of the first, and join neighbours."""
+    """Number new items in runs, starting with `first`, and join adjacent runs."""
     if len(runs) == 1:
         ((lo, hi),) = runs
         return ((lo, hi),) if lo < NEW else ((lo - NEW + first, hi - NEW + first),)
@@ -399,9 +399,9 @@ def resolve(runs: Sequence[Run], first: int) -> tuple[Run, ...]:
 
 
 def read_row(lo: int, count: Any, body: Any) -> Row:
-    """Return a row as a store holds it."""
+    """Return a row from stored columns, after checking its count."""
     if type(count) is not int or not 0 < count <= MOST_IN_ROW:
-        raise CorruptStore(f"a row of items says that it holds {count!r:.40} of them")
+        raise CorruptStore(f"a row of items has an invalid count: {count!r:.40}")
     return Row(lo, count, body)
 
 
@@ -410,27 +410,27 @@ _ONE = array_header(1)
 
 
 def is_full(count: int, nbytes: int) -> bool:
-    """Return whether a row of `count` items in `nbytes` bytes is worth closing."""
+    """Return whether a row of `count` items in `nbytes` bytes is complete."""
     return nbytes >= HUGE_ROW or count >= MOST_ITEMS or (count >= PACK and nbytes >= TINY_ROW)
 
 
 def body_of(payloads: Sequence[bytes]) -> bytes:
-    """Return the framed body of a row of these items."""
+    """Return the framed body of a row of items."""
     return frame(array_header(len(payloads)) + b"".join(payloads))
 
 
 def content_of(row: Row, opener: Callable[[bytes], bytes] = open_frame) -> bytes:
-    """Return the items of a row, as they are packed, one after the other; `opener` opens its frame."""
+    """Return the joined packed items of a row. `opener` opens its frame."""
     content, header = opener(row.body), _ONE if row.count == 1 else array_header(row.count)
     if not content.startswith(header):
-        raise CorruptStore(f"a row that should hold {row.count} items holds another number of them")
+        raise CorruptStore(f"a row should contain {row.count} items, but has a different number")
     return content[len(header) :]
 
 
 def raw_item(row: Row) -> bytes | None:
-    """Return the item of a row that holds one, if its frame is whole, small and raw; if not, see `content_of`."""
+    """Return a row's single item if its frame is intact, small and raw; else `None`."""
     body = row.body
-    if type(body) is bytes and body[:1] == RAW and len(body) <= HUGE_ROW:  # so small, it takes no more than it may
+    if type(body) is bytes and body[:1] == RAW and len(body) <= HUGE_ROW:  # too small to exceed the memory limit
         content = body[HEAD:]
         if content[:1] == _ONE and xxhash.xxh3_64_digest(content)[4:] == body[1:HEAD]:
             return content[1:]
@@ -438,7 +438,10 @@ def raw_item(row: Row) -> bytes | None:
 
 
 def rows_of(payloads: Sequence[bytes], lo: int = NEW, alone: float = inf) -> tuple[Row, ...]:
-    """Lay items out in rows, numbered on from `lo`; one of more than `alone` bytes has a row of its own."""
+    """Distribute items to rows, numbered from `lo`.
+
+    An item of more than `alone` bytes gets its own row.
+    """
     if len(payloads) == 1:
         return (Row(lo, 1, body_of(payloads)),)
     stretches = _stretches(payloads, alone)
@@ -461,12 +464,12 @@ def _stretches(payloads: Sequence[bytes], alone: float) -> Iterator[tuple[int, i
 
 
 def number_rows(rows: Sequence[Row], first: int) -> tuple[Row, ...]:
-    """Return new rows with their real numbers, `first` being that of the first item."""
+    """Return new rows with real numbers, starting with `first`."""
     return tuple([Row(row.lo - NEW + first, row.count, row.body) for row in rows])
 
 
 def row_index(rows: Sequence[Row], number: int) -> int:
-    """Return the position of the row that holds item `number`."""
+    """Return the position of the row that contains item `number`."""
     at = bisect_right(rows, number, key=_first_of) - 1
     if at < 0 or number >= rows[at].lo + rows[at].count:
         raise CorruptStore(f"item {number} is missing from the item log")
@@ -474,7 +477,7 @@ def row_index(rows: Sequence[Row], number: int) -> int:
 
 
 def rows_in(rows: Sequence[Row], runs: Sequence[Run]) -> Sequence[Row]:
-    """Return the rows that hold items of `runs`. They are in order, and so is what is returned."""
+    """Return the rows that contain items of `runs`. Input and output are in order."""
     if are_all(rows, runs):
         return rows
     found, left = [], sorted(runs, reverse=True)
@@ -489,7 +492,7 @@ def rows_in(rows: Sequence[Row], runs: Sequence[Run]) -> Sequence[Row]:
 
 
 def are_all(rows: Sequence[Row], runs: Sequence[Run]) -> bool:
-    """Return whether rows, in order, hold exactly the items of `runs`, which is one stretch."""
+    """Return whether ordered rows contain exactly the items of `runs`, a single run."""
     at, stop = runs[0] if len(runs) == 1 else (0, -1)
     for row in rows:
         if row.lo != at:
@@ -499,7 +502,7 @@ def are_all(rows: Sequence[Row], runs: Sequence[Run]) -> bool:
 
 
 def contents_of(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[bytes]:
-    """Yield the bytes of the items in runs, in order, some at once."""
+    """Yield the bytes of the items in runs, in order, several items at a time."""
     for lo, hi in runs:
         while lo < hi:
             row = rows[row_index(rows, lo)]
@@ -512,27 +515,27 @@ def contents_of(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[bytes]:
 
 
 def weight_of(rows: Sequence[Row]) -> int:
-    """Return the bytes that rows take in memory, about."""
+    """Return the approximate memory of rows, in bytes."""
     return sum([100 + len(row.body) for row in rows])
 
 
 @record
 class Loose:
-    """The end of a log that is still in small rows: items `[lo, hi)` of `nbytes` bytes."""
+    """The end of a log still in small rows: items `[lo, hi)` of `nbytes` bytes."""
 
     lo: int = 0
     hi: int = 0
     nbytes: int = 0
 
     def within(self, runs: Sequence[Run]) -> Loose:
-        """Return itself if a version with these runs uses every one of its items, otherwise nothing.
+        """Return itself if a version with these runs uses all items, else `NOTHING`.
 
-        A packed row must not bring back to life what the version no longer holds.
+        A packed row must not bring back items that the version no longer contains.
         """
         return self if any(start <= self.lo and self.hi <= end for start, end in runs) else NOTHING
 
     def extend(self, rows: Sequence[Row], payloads: Sequence[bytes]) -> Loose:
-        """Return what is loose after these items were appended in these rows."""
+        """Return the loose end after these items were appended in these rows."""
         last = rows[-1]
         nbytes = sum(map(len, payloads[-last.count :]))
         if is_full(last.count, nbytes):
@@ -546,7 +549,7 @@ NOTHING = Loose()
 
 
 def pack_rows(rows: Sequence[Row], loose: Loose) -> tuple[Sequence[Row], tuple[Row, ...]]:
-    """Return the rows after the loose ones were packed, if there are enough, and what replaces those."""
+    """Pack the loose rows if there are enough; return all rows, and the packed one."""
     count = loose.hi - loose.lo
     if not is_full(count, loose.nbytes):
         return rows, ()
@@ -556,7 +559,7 @@ def pack_rows(rows: Sequence[Row], loose: Loose) -> tuple[Sequence[Row], tuple[R
 
 
 def loose_end(rows: Sequence[Row], runs: Sequence[Run]) -> Loose:
-    """Return what is loose of the rows that a version with these runs ends in, so that they are packed in due time."""
+    """Return the loose end of a version with these runs."""
     if not runs:
         return NOTHING
     (start, hi), nbytes = runs[-1], 0

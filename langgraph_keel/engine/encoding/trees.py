@@ -1,19 +1,19 @@
-"""Values by their parts: a snapshot, then what changed in it, place by place.
+"""Values stored by parts: a snapshot, followed by deltas.
 
-A value is followed as a tree. Dicts with text keys, lists, and objects whose fields stand in their `__dict__` are its
-nodes, as deep as they go. Long texts are kept by reference, since they cannot change. Everything else is a leaf. A
-delta is a list of edits, applied one after the other:
+A value is compared as a tree. Its nodes are dicts with text keys, lists, and objects with their fields in `__dict__`,
+at any depth. Long texts are kept by reference, because they are immutable. Everything else is a leaf. A delta is a list
+of edits, applied in order:
 
-* `[path, value]` sets what stands at a path; `[path]` deletes it;
-* `[path, start, stop, content]` replaces a stretch of a list, or of a text.
+* `[path, value]` sets the part at a path; `[path]` deletes it;
+* `[path, start, stop, content]` replaces a slice of a list or a text.
 
-A path is keys, names of fields and places in lists. Python's dicts are ordered and users see that order, so a change
-that no edit can reproduce (keys moved, a value of another type) replaces the node above it.
+A path consists of keys, field names and list indexes. Python's dicts are ordered, and users see the order. So a change
+that edits cannot reproduce (moved keys, a value of another type) replaces the node above it.
 
-That a part is unchanged is proved by what it would be stored as: one digest stands for a node, however many nodes are
-in it, as long as it is not large; where it differs, and in large nodes, one stands for neighbouring leaves. So each
-byte of an unchanged value is packed once. A new snapshot is written when the deltas weigh more than half of the last
-one (and 4 KB), or are too many to read.
+A part is proved unchanged by a digest of its stored form. One digest covers a node with all nodes in it, unless it is
+large. In large nodes, and in nodes that differ, one digest covers neighbouring leaves. So each byte of an unchanged
+value is packed once. A new snapshot is written when the deltas exceed half the size of the last one (and 4 KB), or are
+too many to read.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.errors import CorruptStore
 
 SPLIT = 512
-"""Bytes below which a value is a leaf: naming a path in it would save nothing."""
+"""Size in bytes below which a value is a leaf, as a path into it saves nothing."""
 LONG = 1024
-"""Characters from which on a text is kept, to store an edit as what stands in between."""
+"""Length from which a text is kept, so that only the changed slice is stored."""
 DEEPEST = 32
-"""Levels of a value that are followed; what is deeper is a leaf."""
+"""Maximum depth of the tree; deeper values are leaves."""
 SPAN = 64
-"""Neighbouring leaves that one digest stands for."""
+"""Maximum number of neighbouring leaves covered by one digest."""
 PROVED = 1 << 16
-"""Bytes of a node up to which one digest stands for all of it: what is packed is to stay in the processor's cache."""
+"""Maximum size, in bytes, of a node covered by one digest, to fit in the CPU cache."""
 SNAPSHOT_EVERY = 2048
-"""A delta may be read for each so many bytes of the snapshot; at least `FEW`."""
+"""Bytes of a snapshot per delta that may be read; at least `FEW` deltas."""
 FEW = 64
 LIGHT = 4096
-"""Bytes of deltas that are worth no new snapshot."""
+"""Size of deltas, in bytes, that never causes a new snapshot."""
 
 Path: TypeAlias = list[str | int]
 Edits: TypeAlias = list[list[Any]]
@@ -82,7 +82,7 @@ class Text:
 
 
 class Span(NamedTuple):
-    """A stretch of neighbouring leaves, with their digest and their bytes."""
+    """Neighbouring leaves, with their digest and their size."""
 
     start: int
     stop: int
@@ -92,7 +92,7 @@ class Span(NamedTuple):
 
 
 class Node:
-    """The known facts of a container: its class, and its parts by their places."""
+    """The memo of a container: its class, and its parts by position."""
 
     __slots__ = ("digests", "is_plain", "kind", "mark", "names", "nbytes", "parts", "proof", "shell", "spans", "weight")
 
@@ -100,9 +100,9 @@ class Node:
         self,
         kind: type,
         names: tuple[str, ...] | None,  # keys of a dict, fields of an object, `id`s of a list's elements
-        shell: int,  # a digest of an object's state other than fields; 0 for others
+        shell: int,  # digest of an object's state other than fields; 0 for others
         spans: Sequence[Span],
-        digests: Sequence[int],  # of each leaf, by its place; 0 at the places of `parts`
+        digests: Sequence[int],  # of each leaf, by position; 0 at the positions of `parts`
         parts: dict[int, Part],
         value: Any,
     ) -> None:
@@ -111,10 +111,10 @@ class Node:
         self.nbytes: int = sum([span.nbytes for span in spans]) + sum([part.nbytes for part in parts.values()])
         if kind is not list and names:
             self.nbytes += sum(map(len, names))
-        # Plain: without bytes. ormsgpack packs bytes and a bytearray alike; what packs like a plain value is plain.
+        # Plain: without bytes. ormsgpack packs bytes and bytearrays to equal bytes, so their digests prove nothing.
         self.is_plain: bool = all(each.is_plain for each in (*spans, *parts.values()))
         self.is_plain = self.is_plain and (not shell or pack_plain(_shell_of(value)) is not None)
-        # The digest of all of it, packed; 0 if it is too large, or not plain.
+        # Digest of the whole packed node; 0 if it is too large, or not plain.
         self.proof = prove(value) if self.is_plain and self.nbytes <= PROVED else 0
         places = [(place, part.mark) for place, part in parts.items()]
         marks = [span[:3] for span in spans]
@@ -125,16 +125,16 @@ class Node:
 Part: TypeAlias = Node | Text
 
 
-# -- looking at values -----------------------------------------------------------------------------------------
+# -- inspecting values -----------------------------------------------------------------------------------------
 
 
 def is_text(value: Any) -> bool:
-    """Return whether a value is a text that is worth following."""
+    """Return whether a value is a text that is long enough to be compared."""
     return type(value) in (str, bytes) and len(value) >= LONG
 
 
 def parts_of(value: Any, codec: Codec) -> tuple[tuple[str, ...] | None, Sequence[Any], int] | None:
-    """Return the names, the parts and the shell of a container; `None` for a value that has no parts to follow."""
+    """Return the names, parts and shell of a container; `None` if it is a leaf."""
     kind = type(value)
     if kind is list:
         return None, value, 0
@@ -144,7 +144,7 @@ def parts_of(value: Any, codec: Codec) -> tuple[tuple[str, ...] | None, Sequence
 
 
 def _ids_of(elements: Sequence[Any]) -> tuple[str, ...] | None:
-    """Return the ids of elements that are dicts with one each, all different."""
+    """Return the ids of elements if all are dicts with distinct ids."""
     if set(map(type, elements)) != {dict}:
         return None
     ids = tuple([element.get("id") for element in elements])
@@ -162,20 +162,20 @@ def _fields_of(value: Any, codec: Codec) -> tuple[tuple[str, ...], list[Any], in
 
 
 def _shell_of(value: Any) -> list[Any]:
-    """Return what a value has besides keys, elements or fields."""
+    """Return an object's state other than keys, elements or fields."""
     if shape_of(type(value)).family is not Record.MODEL:
         return []
     return [sorted(value.__pydantic_fields_set__), value.__pydantic_extra__, value.__pydantic_private__]
 
 
 def follow(value: Any, codec: Codec, above: tuple[int, ...] = ()) -> Part | None:
-    """Return what there is to know of a value, before anybody can change it; `None` if it is a leaf."""
+    """Return the tree of a value, before it can be changed; `None` if it is a leaf."""
     if is_text(value):
         return Text(value)
     if len(above) >= DEEPEST or id(value) in above:
         return None
     if type(value) in (list, dict) and len(value) < SPLIT and len(pack_plain(value) or _LARGE) < SPLIT:
-        return None  # as looking into it would find, ten times as slowly: most parts of most values are so small
+        return None  # a fast path: following it gives the same result ten times as slowly
     found = parts_of(value, codec)
     if found is None:
         return None
@@ -199,7 +199,7 @@ def _node(
     parts: dict[int, Part],
     codec: Codec,
 ) -> Node | None:
-    """Return a node that nothing is known of but its parts; `None` if it is small, and a leaf."""
+    """Return a new node with these parts; `None` if it is small enough to be a leaf."""
     digests = array("Q", bytes(8 * len(values)))
     spans = []
     for start, stop in _stretches(len(values), parts):
@@ -221,7 +221,7 @@ def _span(start: int, leaves: list[Any], marks: Sequence[bytes]) -> Span:
 
 
 def _stretches(count: int, parts: Mapping[int, Part]) -> Iterator[tuple[int, int]]:
-    """Yield where stretches of leaves begin and end, between the nodes, none longer than a span."""
+    """Yield start and stop of the leaves between nodes, at most `SPAN` at a time."""
     start = 0
     for end in (*sorted(parts), count):
         for at in range(start, end, SPAN):
@@ -230,7 +230,7 @@ def _stretches(count: int, parts: Mapping[int, Part]) -> Iterator[tuple[int, int
 
 
 def value_of(part: Part) -> Any:
-    """Return the value of a part that consists of texts, in fresh containers; `None` of any other."""
+    """Return the value of a part that has only long texts, copied; else `None`."""
     if isinstance(part, Text):
         return part.value
     if part.spans or part.kind not in (dict, list):
@@ -250,11 +250,11 @@ def is_same(part: Part, value: Any) -> bool:
 
 
 class Replaced(Exception):
-    """No edit of a container can say what has become of it: it is to be set as a whole."""
+    """Raised if edits cannot express a change, so that the container must be set."""
 
 
 def compare(part: Part, value: Any, path: Path, edits: Edits, codec: Codec) -> Part:
-    """Add the edits that turn a part into `value`, which differs from it; return the part of that value."""
+    """Add the edits that change a part to `value`; return the part of that value."""
     if isinstance(part, Text):
         return _compare_texts(part, value, path, edits)
     if type(value) is not part.kind:
@@ -288,7 +288,7 @@ def _compare_texts(part: Text, value: Any, path: Path, edits: Edits) -> Text:
 
 
 def _common(one: Any, other: Any) -> int:
-    """Return how long the common beginning of two texts is."""
+    """Return the length of the common beginning of two texts."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -308,7 +308,7 @@ def _compare_places(
     edits: Edits,
     codec: Codec,
 ) -> Node:
-    """Compare parts place by place; `steps` are what stands for the places in a path."""
+    """Compare parts by position. `steps` are the path elements of the positions."""
     parts: dict[int, Part] = {}
     digests = array("Q", node.digests)
     spans = [_compare_span(span, digests, values, steps, path, edits, parts, codec) for span in node.spans]
@@ -317,7 +317,7 @@ def _compare_places(
         if new is not None:
             parts[place] = new
     if parts.keys() != node.parts.keys():
-        # A leaf has become a node, or a node a leaf: the stretches of leaves are others now.
+        # A leaf has become a node, or a node a leaf, so the spans of leaves differ.
         found = _node(value, node.names, node.shell, values, parts, codec)
         if found is None:
             raise Replaced
@@ -340,7 +340,7 @@ def _compare_span(
 ) -> Span:
     """Compare neighbouring leaves; return the span itself if nothing has changed.
 
-    Else the digests are changed, and what has become a node is added to `parts`.
+    Otherwise the digests are updated, and leaves that have become nodes are added to `parts`.
     """
     leaves = list(values[span.start : span.stop])
     if span.is_plain and prove(leaves) == span.mark:
@@ -359,7 +359,7 @@ def _compare_span(
 
 
 def _compare_part(part: Part, value: Any, path: Path, edits: Edits, codec: Codec) -> Part | None:
-    """Compare one part, or set it as a whole; return what there is to know of it now, `None` if it is a leaf."""
+    """Compare one part, or set it; return the new part, `None` if it is a leaf."""
     if is_same(part, value):
         return part
     within: Edits = []
@@ -374,7 +374,7 @@ def _compare_part(part: Part, value: Any, path: Path, edits: Edits, codec: Codec
 def _compare_keys(
     node: Node, value: Any, names: tuple[str, ...], values: Sequence[Any], path: Path, edits: Edits, codec: Codec
 ) -> Node:
-    """Compare dicts of which keys have gone or come. New ones stand at the end, or it is another dict."""
+    """Compare dicts with removed or added keys. Added keys must be at the end."""
     if node.kind is not dict or node.names is None:
         raise Replaced
     here, old = set(names), {name: place for place, name in enumerate(node.names)}
@@ -390,7 +390,7 @@ def _compare_keys(
 def _rebuilt(value: Any, names: Any, values: Sequence[Any], parts: dict[int, Part], codec: Codec) -> Node:
     found = _node(value, names, 0, values, parts, codec)
     if found is None:
-        raise Replaced  # so small that it is a leaf now
+        raise Replaced  # it has become small enough to be a leaf
     return found
 
 
@@ -404,7 +404,7 @@ def _compare_one(
     parts: dict[int, Part],
     codec: Codec,
 ) -> None:
-    """Compare the part that was at a place, if it was there, with a value; note what there is to know of that."""
+    """Compare the old part at a position, if any, with a value; add the new part."""
     if was is not None and was in node.parts:
         part = _compare_part(node.parts[was], value, path, edits, codec)
     else:
@@ -415,7 +415,7 @@ def _compare_one(
         parts[place] = part
 
 
-# -- lists: which element is which -------------------------------------------------------------------------------
+# -- lists: matching elements -------------------------------------------------------------------------------
 
 
 def _compare_lists(node: Node, value: list[Any], path: Path, edits: Edits, codec: Codec) -> Node:
@@ -423,12 +423,12 @@ def _compare_lists(node: Node, value: list[Any], path: Path, edits: Edits, codec
     if len(value) == count:
         within: Edits = []
         found = _compare_places(node, value, value, range(count), path, within, codec)
-        # Of a list that has moved by an element, every place is another one.
+        # If elements have shifted by one, every position differs.
         if len(within) <= max(1, count // 4):
             edits += within
             return found
     pairs = _pairs(node, _ids_of(value), value, codec)
-    # Make the places of the old list those of the new one: from the end, so that no place moves.
+    # Turn the positions of the old list into those of the new one, from the end, so that no position shifts.
     ends = [(-1, -1), *pairs, (count, len(value))]
     for (old, new), (old_end, new_end) in zip(reversed(ends[:-1]), reversed(ends[1:]), strict=True):
         if old_end - old > 1 or new_end - new > 1:
@@ -437,13 +437,13 @@ def _compare_lists(node: Node, value: list[Any], path: Path, edits: Edits, codec
     was_at = {new: old for old, new in pairs}
     for place, each in enumerate(value):
         kept = was_at.get(place)
-        within = edits if kept is not None else []  # what is new was spliced in
+        within = edits if kept is not None else []  # new elements were inserted by the edits above
         _compare_one(node, kept, each, place, [*path, place], within, parts, codec)
     return _rebuilt(value, None, value, parts, codec)
 
 
 def _pairs(node: Node, ids: tuple[str, ...] | None, values: Sequence[Any], codec: Codec) -> list[tuple[int, int]]:
-    """Return which element was where, for those that kept their order: by their ids, or else by their content."""
+    """Match elements by id or content; return old and new positions, both ascending."""
     if ids is not None and node.names is not None:
         old: Sequence[Any] = node.names
         new: Sequence[Any] = ids
@@ -463,8 +463,8 @@ def _mark_of(value: Any, codec: Codec) -> int:
 
 
 def _find_ascending(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest run of pairs, ascending on both sides (patience sorting); they ascend by the second one."""
-    ends: list[int] = []  # of the ascending runs of each length so far, the lowest end
+    """Return the longest ascending subsequence of pairs (patience sorting)."""
+    ends: list[int] = []  # the lowest end of the subsequences of each length
     last: list[int] = []  # the pair that ends them
     before: list[int] = []
     for at, (place, _) in enumerate(pairs):
@@ -484,12 +484,12 @@ def _find_ascending(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @record
 class KnownTree:
-    """The memory of a value that a process follows by its parts: of a snapshot, and of deltas after it."""
+    """The memo of a value that is stored by parts: a snapshot, and deltas after it."""
 
     ref: Ref
     rows: Sequence[Row]  # without a new one
     tree: Part
-    weight: int  # bytes in memory, about
+    weight: int  # approximate memory in bytes
     snapshot_bytes: int
     delta_bytes: int = 0
     deltas: int = 0
@@ -498,7 +498,7 @@ class KnownTree:
     fresh: tuple[Row, ...] = ()  # its row
 
     def with_number(self, first: int) -> KnownTree:
-        """Return what is known once the new item has the number `first`."""
+        """Return the memo of the value once the new item has the number `first`."""
         fresh = number_rows(self.fresh, first)
         loose = self.loose.extend(fresh, self.payloads) if self.deltas else NOTHING
         ref, rows = Ref(Kind.TREE, resolve(self.ref.runs, first)), (*self.rows, *fresh)
@@ -506,7 +506,7 @@ class KnownTree:
 
 
 def first_tree(value: Any, tree: Part, codec: Codec) -> KnownTree:
-    """Return `value` as a version that builds on nothing."""
+    """Return `value` as a new snapshot."""
     payload = codec.pack_item(value)
     fresh = rows_of((payload,))
     weight = 400 + tree.weight + weight_of(fresh)
@@ -515,7 +515,10 @@ def first_tree(value: Any, tree: Part, codec: Codec) -> KnownTree:
 
 
 def next_tree(value: Any, known: KnownTree, codec: Codec) -> tuple[KnownTree, tuple[Row, ...]] | None:
-    """Return `value` as the version after `known`, and rows that replace small ones; `None` if it is another value."""
+    """Return `value` as the version after `known`, and rows that replace small ones.
+
+    `None` if edits cannot express the change.
+    """
     edits: Edits = []
     try:
         tree = compare(known.tree, value, [], edits, codec)
@@ -536,10 +539,10 @@ def next_tree(value: Any, known: KnownTree, codec: Codec) -> tuple[KnownTree, tu
 
 
 def is_settled(part: Part, was: Part | None, value: Any, codec: Codec) -> bool:
-    """Return whether a value still is what is known of it, where that is not what was known before.
+    """Return whether the new parts of a tree still match the value.
 
-    Another thread may change a value while it is looked at and packed. What is known would then be of one moment and
-    what is stored of another, and a change would be missed later.
+    Another thread may change a value while it is compared and packed. Then the tree and the stored bytes would differ,
+    and a later change would be missed.
     """
     if part is was:
         return True
@@ -568,7 +571,7 @@ def is_settled(part: Part, was: Part | None, value: Any, codec: Codec) -> bool:
 
 
 def learn_tree(value: Any, ref: Ref, rows: Sequence[Row], codec: Codec) -> KnownTree | None:
-    """Return what is known of a value just read; `None` if it cannot be followed."""
+    """Return the memo of a value that was just read; `None` if it is a leaf."""
     tree = follow(value, codec)
     if tree is None:
         return None
@@ -579,13 +582,13 @@ def learn_tree(value: Any, ref: Ref, rows: Sequence[Row], codec: Codec) -> Known
 
 
 def replay(items: Sequence[Any]) -> Any:
-    """Return the value that a snapshot and its deltas make. The snapshot is changed in place."""
+    """Apply deltas to a snapshot, in place, and return the value."""
     root = {"": items[0]}
     texts: dict[tuple[Any, ...], list[Sequence[Any]]] = {}
     try:
         for path, *edit in chain.from_iterable(items[1:]):
             if type(path) is not list:
-                raise TypeError(f"{path!r:.60} stands where a path should")
+                raise TypeError(f"found {path!r:.60} instead of a path")
             if len(edit) == 3 and type(edit[2]) in (str, bytes):
                 texts.setdefault(tuple(path), []).append(edit)
             else:
@@ -593,12 +596,12 @@ def replay(items: Sequence[Any]) -> Any:
                 _edit(*_place_of(root, path), edit)
         _splice_texts(root, texts)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptStore(f"a delta does not fit the value it was made for: {error!r}") from error
+        raise CorruptStore(f"a delta does not match its value: {error!r}") from error
     return root[""]
 
 
 def _place_of(root: dict[str, Any], path: Sequence[Any]) -> tuple[Any, Any]:
-    """Return what holds the part of a value that a path leads to, and the name that it has there."""
+    """Return the container of the part at a path, and its name in the container."""
     *way, name = ["", *path]
     holder: Any = root
     for step in way:
@@ -609,11 +612,11 @@ def _place_of(root: dict[str, Any], path: Sequence[Any]) -> tuple[Any, Any]:
 def _edit(holder: Any, name: Any, edit: Sequence[Any]) -> None:
     slots = _slots_of(holder)
     if slots is not holder and (not edit or name not in slots):
-        raise KeyError(name)  # the fields of a class stay what they are
+        raise KeyError(name)  # edits cannot add or remove fields
     if not edit:
         del slots[name]
     elif len(edit) == 1:
-        if type(slots) is dict or 0 <= name < len(slots):  # a negative place is none that was written
+        if type(slots) is dict or 0 <= name < len(slots):  # negative positions are never written
             slots[name] = edit[0]
         else:
             raise IndexError(name)
@@ -628,14 +631,14 @@ def _edit(holder: Any, name: Any, edit: Sequence[Any]) -> None:
 
 
 def _splice_texts(root: dict[str, Any], texts: dict[tuple[Any, ...], list[Sequence[Any]]]) -> None:
-    """Replace stretches of texts, those of each text together, and clear `texts`."""
+    """Replace slices of texts, all slices of a text together, and clear `texts`."""
     for path, splices in texts.items():
         holder, name = _place_of(root, path)
         slots = _slots_of(holder)
         if slots is not holder and name not in slots:
             raise KeyError(name)
         text = slots[name]
-        pieces = [text]  # making each of 52 versions of a text of 200 KB took two milliseconds
+        pieces = [text]  # building each of 52 versions of a text of 200 KB took two milliseconds
         for start, stop, content in splices:
             if type(content) is not type(text):
                 _refuse(content)
@@ -649,7 +652,7 @@ def _splice_texts(root: dict[str, Any], texts: dict[tuple[Any, ...], list[Sequen
 
 
 def _piece_at(pieces: Sequence[Any], place: int) -> tuple[int, int]:
-    """Return the piece that a place lies in or ends, and where in it."""
+    """Return the piece that contains or ends at a position, and the position in it."""
     for nth, piece in enumerate(pieces):
         if place <= len(piece):
             return nth, place
@@ -658,11 +661,11 @@ def _piece_at(pieces: Sequence[Any], place: int) -> tuple[int, int]:
 
 
 def _refuse(content: Any) -> NoReturn:
-    raise TypeError(f"{content!r:.60} stands where a part of what was there should")
+    raise TypeError(f"found {content!r:.60} instead of a part of the same type")
 
 
 def _slots_of(holder: Any) -> Any:
-    """Return what holds the parts of a container by their steps."""
+    """Return the mapping or list of a container's parts."""
     if type(holder) in (dict, list):
         return holder
     return holder.slots if type(holder) is Unread else attributes_of(holder, shape_of(type(holder)))

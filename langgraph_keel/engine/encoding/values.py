@@ -1,4 +1,4 @@
-"""Channel values in their stored form: in the header, as a piece table, as a tree (`trees.py`), or as one item."""
+"""Stored forms of channel values: header, piece table, tree (`trees.py`), one item."""
 
 from __future__ import annotations
 
@@ -49,51 +49,52 @@ from langgraph_keel.engine.serde.unread import is_lost
 from langgraph_keel.errors import CorruptStore, UnstorableValue, ValueRefused
 
 TRIES = 3
-"""How often a value is looked at that another thread changes meanwhile, before it is stored as a whole."""
+"""Attempts to compare a value that another thread is changing. Then it is stored as a whole."""
 SHORT = 64
-"""Longest text that stands in the header."""
+"""Maximum length of a text in the header, in characters."""
 PATIENCE = 2
-"""How often a value is decoded before it is kept to make copies of it: to prepare that may take four times as long."""
+"""Decodings of a value before copies are prepared, at up to four times the cost."""
 SOON = 3
-"""A value that so many more versions have is kept at once."""
+"""If this many later versions contain a value, copies are prepared immediately."""
 COPIED = 1 << 19
-"""Bytes of memory up to which a value is kept to make copies of: decoding more takes about as long."""
+"""Maximum memory, in bytes, of a value kept for copies. Copying a larger one takes as long as decoding."""
 
 
 # -- lists -------------------------------------------------------------------------------------------------------------
 
-# A list is a piece table: elements are appended once to the item log, a version is the runs of numbers it shows. An
-# append costs one run whatever the list's length; an edit, a trimmed window, a summary or a move costs as many runs as
-# it has pieces. What is unchanged is proved, not assumed: a node may mutate a message in place, which identity and `==`
-# on the same objects miss. A fingerprint of every element (1.1 ms for 1000 messages) caught every mutation tried. One
-# for each block of 32, packed in one go, says as much and takes 0.7 ms; so do the bytes of the elements after the last
-# whole block, which most of a short thread is. From the first block on that differs, elements are looked at one by one.
+# A list is a piece table: elements are appended once to the item log, and a version consists of runs of item numbers.
+# An append costs one run for a list of any length. An edit, a trimmed window, a summary or a move costs as many runs as
+# it has pieces. Unchanged elements are proved, not assumed: a node may mutate a message in place, which identity and
+# `==` on the same objects miss. A fingerprint of every element (1.1 ms for 1000 messages) caught every mutation tried.
+# One fingerprint per block of 32, packed in one pass, proves as much in 0.7 ms. Elements after the last whole block,
+# which is most of a short thread, are compared by their bytes. From the first differing block on, elements are compared
+# one by one.
 
 RUN_COST = 6
-"""Bytes that a run takes in an entry, about."""
+"""Approximate size of a run in an entry, in bytes."""
 BLOCK = 32
-"""Elements that are packed in one go: what they take is to stay in the processor's cache."""
+"""Elements packed in one pass, few enough to stay in the processor's cache."""
 FEW = 8
-"""Elements up to which each is looked for among all; for more, it pays to make a table of them."""
+"""Maximum number of elements searched one by one. For more, building a table is faster."""
 
 
 @record
 class KnownList:
-    """The memory of a list that a process stored or read: enough to store the next version as a difference."""
+    """The memo of a list, enough to store the next version as a difference."""
 
     ref: Ref
     rows: Sequence[Row]  # without new ones
-    proofs: Sequence[int]  # digest of each whole block of elements; 0 of one that has bytes in it (see `join_plain`)
-    tail: bytes | None  # the elements after those, packed; `None` if there are bytes in them
+    proofs: Sequence[int]  # digest of each whole block of elements; 0 if it contains bytes (see `join_plain`)
+    tail: bytes | None  # the packed elements after the blocks; `None` if they contain bytes
     hashes: array[int]  # short digest of each element's fingerprint
-    weight: int  # bytes in memory, about
+    weight: int  # approximate memory in bytes
     loose: Loose = NOTHING
     debt: int = 0  # bytes of runs written since the list was last written whole
     payloads: Sequence[bytes] = ()  # elements being appended, until they have numbers
     fresh: tuple[Row, ...] = ()  # the rows of `payloads`
 
     def with_number(self, first: int) -> KnownList:
-        """Return what is known once the new elements have numbers, from `first` on."""
+        """Return the memo once the new elements have numbers, starting with `first`."""
         fresh = number_rows(self.fresh, first)
         loose = self.loose.extend(fresh, self.payloads)
         rows, runs = (*self.rows, *fresh), resolve(self.ref.runs, first)
@@ -102,7 +103,7 @@ class KnownList:
 
 
 def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
-    """Return `value` as the version after `known`, and the packed rows that should replace small ones."""
+    """Return the version after `known`, and packed rows that should replace small ones."""
     if known is None:
         return _write_list(value, codec.marks(value), codec)
     same = _same_blocks(value, known)
@@ -110,13 +111,13 @@ def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[
     try:
         marks = codec.marks(value[same:stop])
     except UnstorableValue:
-        codec.marks(value)  # says where in all of it
+        codec.marks(value)  # raises the error with the place in the whole list
         raise
     hashes = _hashes_of(marks)
     if stop < len(value) and hashes != known.hashes[same:stop]:
         hashes = known.hashes[:same] + hashes + known.hashes[stop:]
         return _rearrange(value, same, stop, marks, hashes, known, codec)
-    if stop < len(value):  # only in what has no proof, as bytes are in it
+    if stop < len(value):  # only blocks without a proof differ, as they contain bytes
         marks += codec.marks(value[stop:])
         hashes = _hashes_of(marks)
     rest = known.hashes[same:]
@@ -126,7 +127,7 @@ def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[
 
 
 def _same_blocks(value: list[Any], known: KnownList) -> int:
-    """Return how many elements are proved to be what they were: from the first one on in whole blocks, or all known."""
+    """Return the number of leading elements proved unchanged: whole blocks, or all."""
     same = 0
     for proof in known.proofs:
         packed = pack_elements(value[same : same + BLOCK]) if proof else None
@@ -138,7 +139,7 @@ def _same_blocks(value: list[Any], known: KnownList) -> int:
 
 
 def _same_end(value: list[Any], same: int, known: KnownList) -> int:
-    """Return from which element on all are proved to be what they were, in a list that is as long as it was."""
+    """Return the start of trailing elements proved unchanged, if the length is equal."""
     stop, count = len(known.proofs) * BLOCK, len(value)
     if count != len(known.hashes) or same >= stop or known.tail is None or pack_elements(value[stop:]) != known.tail:
         return count
@@ -153,11 +154,11 @@ def _same_end(value: list[Any], same: int, known: KnownList) -> int:
 def _prove_rest(
     value: list[Any], marks: Sequence[bytes], same: int = 0, proofs: Sequence[int] = (), tail: bytes | None = b""
 ) -> tuple[Sequence[int], bytes | None]:
-    """Return the proofs and the tail of a list, of which the first elements have these; `marks` are of those after."""
+    """Return the proofs and the tail of a list. The first `same` have `proofs` and `tail`, the others `marks`."""
     found, start = [*proofs], same
     while start < len(value):
         end = min((len(found) + 1) * BLOCK, len(value))
-        # From what is stored, and not of the elements, which another thread may have changed by now.
+        # Computed from the stored bytes, because another thread may have changed the elements by now.
         packed = join_plain(value[start:end], marks[start - same : end - same])
         tail = None if tail is None or packed is None else tail + packed
         if end == (len(found) + 1) * BLOCK:
@@ -214,7 +215,7 @@ def _write_list(value: list[Any], marks: list[bytes], codec: Codec) -> tuple[Kno
 def _append_elements(
     value: list[Any], same: int, marks: list[bytes], hashes: array[int], known: KnownList, codec: Codec
 ) -> tuple[KnownList, tuple[Row, ...]]:
-    """Return the version after `known`, which it begins with; `marks` and `hashes` are those from `same` on."""
+    """Return the version that appends to `known`. `marks` and `hashes` are of the elements from `same` on."""
     start, runs = len(known.hashes), known.ref.runs
     if start == len(value) and len(runs) == 1:
         return known, ()
@@ -231,11 +232,11 @@ def _append_elements(
 def _rearrange(
     value: list[Any], same: int, stop: int, marks: list[bytes], hashes: array[int], known: KnownList, codec: Codec
 ) -> tuple[KnownList, tuple[Row, ...]]:
-    """Return the version after `known`, in which elements from `same` to `stop`, of these marks, may have changed."""
+    """Return the version in which elements from `same` to `stop` may have changed."""
     runs, changed = _pieces(hashes, known)
     debt = known.debt + RUN_COST * len(runs)
     if marks and debt > sum(map(len, marks)) * len(value) // len(marks) + 4096:
-        # So many pieces that naming them has cost as much as the list itself: write it whole, once.
+        # The runs have cost as much as the list itself: write the whole list once.
         return _write_list(value, codec.marks(value), codec)
     payloads = _pack_elements(value, marks, same, changed, codec)
     proofs, tail = _prove_rest(value[:stop], marks, same, known.proofs[: same // BLOCK])
@@ -246,7 +247,10 @@ def _rearrange(
 
 
 def rebase_list(whole: KnownList, known: KnownList, codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
-    """Return a list that was encoded without a base as the version after `known`; see `next_version`."""
+    """Return a list that was encoded without a base as the version after `known`.
+
+    See `next_version`.
+    """
     runs, changed = _pieces(whole.hashes, known)
     payloads = [whole.payloads[position] for position in changed]
     rows, loose = rows_in(known.rows, runs), known.loose.within(runs)
@@ -254,7 +258,7 @@ def rebase_list(whole: KnownList, known: KnownList, codec: Codec) -> tuple[Known
 
 
 def learn_list(value: list[Any], ref: Ref, rows: Sequence[Row], codec: Codec) -> KnownList:
-    """Return what there is to know of a list that was just read."""
+    """Return the memo of a list that was just read."""
     marks = codec.marks(value)
     (proofs, tail), hashes = _prove_rest(value, marks), _hashes_of(marks)
     weight = _weight(hashes, tail, ref.runs) + weight_of(rows)
@@ -262,7 +266,7 @@ def learn_list(value: list[Any], ref: Ref, rows: Sequence[Row], codec: Codec) ->
 
 
 def _pieces(hashes: array[int], known: KnownList) -> tuple[tuple[Run, ...], list[int]]:
-    """Find each element among the known ones; return the runs and the positions of those not found."""
+    """Find elements among known ones; return runs, and positions of new elements."""
     most = min(len(hashes), len(known.hashes))
     start = _count_equal(hashes, known.hashes, most)
     stop = len(hashes) - _count_equal(reversed(hashes), reversed(known.hashes), most - start)
@@ -273,7 +277,7 @@ def _pieces(hashes: array[int], known: KnownList) -> tuple[tuple[Run, ...], list
 
 
 def _count_equal(ours: Iterable[int], theirs: Iterable[int], most: int) -> int:
-    """Return how many numbers are the same in both, from the first on; not more than `most`."""
+    """Return the length of the common beginning, at most `most`."""
     for count, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if count == most or one != other:
             return count
@@ -291,7 +295,7 @@ def _cut(runs: Sequence[Run], start: int, stop: int) -> Iterator[Run]:
 
 
 def _find_pieces(hashes: array[int], positions: range, known: KnownList) -> tuple[list[Run], list[int]]:
-    """As `_pieces`, of the elements at these positions."""
+    """Do the same as `_pieces` for the elements at these positions."""
     numbers: Sequence[int] = ()
     places: Mapping[int, int] | None = None
     if len(positions) > FEW:
@@ -301,7 +305,7 @@ def _find_pieces(hashes: array[int], positions: range, known: KnownList) -> tupl
     after = positions.start
     for position in positions:
         mark = hashes[position]
-        # The element after the one just found comes first: equal elements then stay in one run.
+        # Try the element after the one just found first, so that equal elements stay in one run.
         if after < len(known.hashes) and known.hashes[after] == mark:
             place: int | None = after
         elif places is None:
@@ -323,24 +327,24 @@ def _find_pieces(hashes: array[int], positions: range, known: KnownList) -> tupl
 
 @record
 class KnownWhole:
-    """The memory of a value stored as one item."""
+    """The memo of a value stored as one item."""
 
     ref: Ref
     rows: Sequence[Row]  # empty while it is new
     proof: int  # digest of its fingerprint
     weight: int
     fresh: tuple[Row, ...] = ()
-    text: str | bytes | None = None  # the value itself, if it is a text
+    text: str | bytes | None = None  # the value itself, if it is text or bytes
 
     def with_number(self, first: int) -> KnownWhole:
-        """Return what is known once its item has the number `first`."""
+        """Return the memo of the value once its item has the number `first`."""
         ref = Ref(Kind.WHOLE, resolve(self.ref.runs, first))
         return KnownWhole(ref, number_rows(self.fresh, first), self.proof, self.weight, text=self.text)
 
 
 @record
 class KnownRows:
-    """A value that was read, and has no fingerprints yet to find out what the next version changes."""
+    """The memo of a value that was read, without fingerprints to find changes."""
 
     ref: Ref
     rows: Sequence[Row]
@@ -357,10 +361,10 @@ Known: TypeAlias = KnownWhole | KnownList | KnownTree | KnownRows
 
 
 def without_bodies(known: Known) -> Known | None:
-    """Return what is known of a value without what its rows hold; `None` if that is all there is.
+    """Return the memo of a value without row bodies; `None` if nothing else is known.
 
-    The next version needs only those that are to be packed with what it appends. Nor is the end of a list needed as it
-    is packed: its elements have hashes, too.
+    The next version only needs the bodies that will be packed with appended items. The packed tail of a list is not
+    needed either, because its elements have hashes, too.
     """
     if isinstance(known, KnownRows):
         return None if any(len(row.body) >= HUGE_ROW for row in known.rows) else known
@@ -373,7 +377,7 @@ def without_bodies(known: Known) -> Known | None:
 
 
 def is_inline(value: Any) -> bool:
-    """Return whether a value is so small that it stands in the header of every entry that has it."""
+    """Return whether a value is small enough to be stored in headers."""
     kind = type(value)
     if kind is str:
         return len(value) <= SHORT
@@ -381,7 +385,7 @@ def is_inline(value: Any) -> bool:
 
 
 def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, tuple[Row, ...]]:
-    """Return a channel's value as the version after `known`, and packed rows that should replace small ones."""
+    """Return the version after `known`, and packed rows that should replace small ones."""
     if type(value) in (str, bytes) and known is not None and _known_value(known) is value:
         return known, ()
     if isinstance(known, KnownRows):
@@ -393,9 +397,9 @@ def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, 
     try:
         return _next_other(value, known, codec)
     except UnstorableValue:
-        codec.pack_item(value)  # says where in the whole of it
+        codec.pack_item(value)  # raises the error with the place in the whole value
         raise
-    except RecursionError:  # a deep value, below many other calls: packing it takes none of Python's
+    except RecursionError:  # deep value, deep call stack: packing does not use Python's stack
         return _next_whole(value, None, codec), ()
 
 
@@ -410,7 +414,7 @@ def _next_other(value: Any, known: Known | None, codec: Codec) -> tuple[Known, t
         tree, repacks = found
         if is_settled(tree.tree, known.tree if isinstance(known, KnownTree) else None, value, codec):
             return tree, repacks
-    # It has no parts, or another thread changes it all the time: what is packed in one go is of one moment.
+    # It has no parts, or another thread keeps changing it. Packing it in one pass gives a consistent state.
     return _next_whole(value, known, codec), ()
 
 
@@ -429,7 +433,10 @@ def _text_of(value: Any) -> str | bytes | None:
 
 
 def rebase(whole: Known, known: Known | None, codec: Codec) -> tuple[Known, tuple[Row, ...]]:
-    """Return what was encoded without a base as the version after `known`, using what both have; see `next_version`."""
+    """Return a value that was encoded without a base as the version after `known`.
+
+    See `next_version`.
+    """
     if isinstance(known, KnownRows):
         known = _look_at(known, codec)
     if isinstance(whole, KnownList) and isinstance(known, KnownList):
@@ -449,24 +456,24 @@ Opener: TypeAlias = Callable[[bytes], bytes]
 
 @record
 class Version:
-    """The values of a checkpoint, as copies are made of them: those of channels that were asked for again.
+    """The values of a checkpoint, with copiers for channels that are read repeatedly.
 
-    A version is never changed: several threads may make copies of it.
+    A version is immutable, so several threads may copy it.
     """
 
     codec: Codec
     refs: Mapping[str, Ref] = field(default_factory=dict)
-    # All channels in their order: the values that cannot be changed, and any placeholder for the rest.
+    # All channels in order: immutable values, and placeholders for the others.
     fixed: dict[str, Any] = field(default_factory=dict)
     copiers: Mapping[str, Copier] = field(default_factory=dict)
     left: Mapping[str, Ref] = field(default_factory=dict)  # the channels without copies
-    # Of each channel that was decoded: its copies, or how often it was decoded; `None` of a text, which cannot change.
+    # By decoded channel: its copies, or the number of decodings; `None` for a text, which is immutable.
     seen: Mapping[str, Copies | int | None] = field(default_factory=dict)
     classes: Mapping[type, Shape] = field(default_factory=dict)  # of the objects in it
     nbytes: int = 0
 
     def is_as_decoded(self, codec: Codec) -> bool:
-        """Return whether a codec would decode the same now: it is the one, and the classes are what they were."""
+        """Return whether codec and classes are unchanged, so that decoding gives the same."""
         if codec is not self.codec:
             return False
         return not self.classes or all(codec.revives(*each) for each in self.classes.items())
@@ -479,7 +486,7 @@ class Version:
         return values
 
     def after(self, refs: Mapping[str, Ref], inline: dict[str, Any]) -> Version:
-        """Return another version: what both have in common, and its own small values."""
+        """Return the version with other refs, keeping the values that both have."""
         before = self.refs
         if not any(refs.get(name) == before[name] for name in self.seen):
             left = {name: ref for name, ref in refs.items() if ref.kind is not Kind.INLINE}
@@ -499,11 +506,11 @@ class Version:
         return Version(self.codec, refs, fixed, copiers, left, seen, self.classes, nbytes)
 
     def keep(self, values: dict[str, Any], decoded: Mapping[str, Any], later: Mapping[str, Ref]) -> Version:
-        """Add the decoded values to `values`; return this version with copiers of those that are read often.
+        """Add decoded values to `values`; return a version with copiers for frequent ones.
 
-        A mutable value gets a copier when it is decoded for the third time, or if a version that is read `later` has
-        it, too: a single read of a thread does not pay for copiers. Other serializers than Keel's get none, as they may
-        return a different value each time.
+        A mutable value gets a copier when it is decoded for the third time, or if a version that is read `later` also
+        contains it. So a single read of a thread does not pay for copiers. Values of third-party serializers get none,
+        as these may return a different value each time.
         """
         values.update(decoded)
         if not decoded or not self.codec.is_own or self.codec.shows:
@@ -528,9 +535,9 @@ class Version:
 
 
 def _prepare(value: Any, times: Copies | int | None) -> Copies | int | None:
-    """Return what there is to know of a value that was decoded so many times before: see `Version.seen`.
+    """Return the entry of `Version.seen` for a value that was decoded `times` before.
 
-    A value that copies cannot be made of counts as decoded once more, so that nobody looks at it again.
+    The count of a value that cannot be copied exceeds `PATIENCE`, so that this is not tried again.
     """
     if type(value) in (str, bytes):
         return None
@@ -547,12 +554,14 @@ def _nbytes_of(copies: Copies | int | None) -> int:
 
 
 class Unpacker:
-    """Turns rows into items; versions decoded by one unpacker share decompressed rows, and copies of equal values.
+    """Decodes rows.
+
+    Versions decoded by one unpacker share decompressed rows and copies of equal values.
 
     Args:
         codec: Decodes the items.
         remember: Returns the content of a frame, given the frame and the codec's own opener.
-        shown: The entries of the versions, if they are known.
+        shown: The entries of the versions, if known.
     """
 
     def __init__(
@@ -577,12 +586,12 @@ class Unpacker:
         """Return fresh objects for the items in `runs`, in order."""
         if _overlap(runs):
             self._check_repeats(runs, rows)
-            # An item shown twice must be two objects, or changing one would change the other.
+            # An item shown twice must give two objects, or changing one would change the other.
             return [item for run in runs for item in self._items([run], rows)]
         return self._items(runs, rows)
 
     def _check_repeats(self, runs: Sequence[Run], rows: Sequence[Row]) -> None:
-        """Raise an error if items, some of them shown more than once, would take more memory than a value may."""
+        """Raise an error if repeated items would exceed the memory limit of a value."""
         limit, shown = self._codec.limit, [(run, rows_in(rows, [run])) for run in runs]
         if sum([len(self._content(row)) for _, each in shown for row in each]) * MOST_MEMORY <= limit:
             return
@@ -596,16 +605,16 @@ class Unpacker:
                 until = sums[row.lo]
                 taken += until[min(hi - row.lo, row.count)] - until[max(lo - row.lo, 0)]
         if taken > limit:
-            raise CorruptStore(f"a list that shows items {len(runs)} times is {too_large(limit)}")
+            raise CorruptStore(f"a list that repeats items, in {len(runs)} runs, is {too_large(limit)}")
 
     def _items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
         used = rows_in(rows, runs)
         return _pick(runs, used, self._decode(used, [self._content(row) for row in used]))
 
     def _decode(self, rows: Sequence[Row], contents: Sequence[bytes]) -> list[Any]:
-        """Return the items of rows, given the contents of the rows, some rows at a time."""
-        # Each message is decoded from lists that are freed then. Of 1000 messages at once, they fill the processor's
-        # cache (8.7 ms instead of 5.5), and make the cyclic collector look through the whole program more often.
+        """Return the items of rows with these contents, decoding several rows at a time."""
+        # Each message is decoded from temporary lists. Those of 1000 messages would fill the processor's cache (8.7 ms
+        # instead of 5.5), and cause more full runs of the cyclic garbage collector.
         items: list[Any] = []
         start = count = 0
         for stop, row in enumerate(rows, 1):
@@ -622,13 +631,16 @@ class Unpacker:
         return content
 
     def value(self, ref: Ref, rows: Sequence[Row]) -> Any:
-        """Return the fresh value that `ref` names. Inline values are not in rows: see the header."""
+        """Return the value of a ref as fresh objects.
+
+        Inline values are in the header, not in rows.
+        """
         return _value_of(ref.kind, self.items(ref.runs, rows))
 
     def version(
         self, refs: Mapping[str, Ref], inline: dict[str, Any], rows: Mapping[str, Sequence[Row]], where: Address
     ) -> dict[str, Any]:
-        """Return all values of a checkpoint, in their order: copies of what several versions have."""
+        """Return all values of a checkpoint, in order, copying values of several versions."""
         place = where.thread_id, where.checkpoint_ns
         later, version = self._later.get((*place, where.checkpoint_id), {}), self._versions.get(place)
         if version is None and not any(later.get(name) == ref for name, ref in refs.items() if ref.runs):
@@ -640,7 +652,7 @@ class Unpacker:
         return values
 
     def values(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]], where: Address) -> dict[str, Any]:
-        """Return the values of the channels that have items."""
+        """Return the values of channels that have items."""
         found = self._decode_together(refs, rows)
         for channel, ref in refs.items():
             if channel not in found and ref.kind is not Kind.INLINE:
@@ -648,9 +660,9 @@ class Unpacker:
         return found
 
     def _decode_together(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
-        """Return the values of channels, decoded in one go; none of them if one is damaged, to find out which.
+        """Decode the values of channels together; return none if one is damaged.
 
-        Of a state of 50 channels, by themselves they took 890 µs instead of 150. Most have one item in one row.
+        For a state of 50 channels, this takes 150 µs instead of 890. Most channels have one item in one row.
         """
         single: dict[str, Row] = {}
         several: dict[str, Sequence[Row]] = {}
@@ -686,7 +698,7 @@ class Unpacker:
 
 
 def _pick(runs: Sequence[Run], rows: Sequence[Row], opened: list[Any]) -> list[Any]:
-    """Return the items in `runs`, in order, of all that stand in `rows`."""
+    """Return the items in `runs`, in order, from the decoded items of `rows`."""
     if are_all(rows, runs):
         return opened
     numbered = dict(zip(chain.from_iterable([range(row.lo, row.lo + row.count) for row in rows]), opened, strict=True))
@@ -697,7 +709,7 @@ def _pick(runs: Sequence[Run], rows: Sequence[Row], opened: list[Any]) -> list[A
 
 
 def _value_of(kind: Kind, items: list[Any]) -> Any:
-    """Return the value that items make."""
+    """Return the value of items."""
     if kind is Kind.LIST:
         return items
     if not items:
@@ -709,7 +721,7 @@ def _value_of(kind: Kind, items: list[Any]) -> Any:
     except CorruptStore:
         if (lost := next(filter(is_lost, items), None)) is None:
             raise
-        return lost  # whoever looks sees that it cannot be made of what is left
+        return lost  # in read-only views: the value cannot be rebuilt from the other items
 
 
 def _overlap(runs: Sequence[Run]) -> bool:
@@ -720,7 +732,7 @@ def _overlap(runs: Sequence[Run]) -> bool:
 
 
 def learn(value: Any, ref: Ref, rows: Sequence[Row], codec: Codec) -> Known:
-    """Return what there is to know of a value just read, before anybody can change it."""
+    """Return the memo of a value that was just read and not yet passed to the caller."""
     if ref.kind is Kind.LIST:
         return learn_list(value, ref, rows, codec)
     if ref.kind is Kind.TREE and (known := learn_tree(value, ref, rows, codec)) is not None:
@@ -731,7 +743,7 @@ def learn(value: Any, ref: Ref, rows: Sequence[Row], codec: Codec) -> Known:
 
 
 def remember(value: Any, ref: Ref, rows: Sequence[Row]) -> KnownRows:
-    """Return what is known of a value just read, without fingerprints."""
+    """Return the memo of a value that was just read, without fingerprints."""
     text = _text_of(value)
     return KnownRows(ref, rows, 200 + weight_of(rows) + len(text or ""), text)
 
@@ -739,9 +751,9 @@ def remember(value: Any, ref: Ref, rows: Sequence[Row]) -> KnownRows:
 def known_values(
     channels: Mapping[str, Known], version: Version, unpacker: Unpacker, where: Address
 ) -> tuple[dict[str, Any], Version]:
-    """Return fresh values of what is known, and the version with what more copies can be made of.
+    """Return fresh values from memos, and the version with additional copiers.
 
-    Texts, and what consists of texts, are known themselves. Anything else is made of the rows, or a copy of what was.
+    Texts, and containers of only texts, are remembered themselves. Other values are decoded from rows, or copied.
     """
     values, texts, left = version.make(), dict[str, Any](), version.left
     if version.codec.is_own:
@@ -759,7 +771,7 @@ def _known_value(known: Known) -> Any:
 
 
 def _look_at(known: KnownRows, codec: Codec) -> Known | None:
-    """Return what there is to know of a value that was read before; `None` if it cannot be read."""
+    """Return the full memo of a value that was read; `None` if it cannot be decoded."""
     try:
         return learn(Unpacker(codec).value(known.ref, known.rows), known.ref, known.rows, codec)
     except (ValueRefused, CorruptStore):

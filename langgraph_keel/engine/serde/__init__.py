@@ -1,1 +1,1 @@
-"""How Python objects become bytes, and how the bytes that are known become objects again."""
+"""Serialization of Python objects, and safe loading of stored bytes."""

@@ -1,7 +1,7 @@
-"""Fresh copies of a value that was decoded once: faster than decoding it again (README of the engine).
+"""Fresh copies of a value that was decoded once, faster than decoding it again.
 
-Preparing copies takes up to four times as long as decoding, so it is done for values that are asked for again. Such a
-value was decoded for its copies alone, and is a tree: no object is in it twice.
+Preparing copies takes up to four times as long as decoding, so it is done only for values that are requested again.
+The value was decoded only to be copied, and is a tree: it contains no object twice.
 """
 
 from __future__ import annotations
@@ -20,43 +20,46 @@ from langgraph_keel.engine.serde.unpack import model_parts, set_model
 _new = object.__new__
 
 Copier: TypeAlias = tuple[Callable[[Any], Any], Any]
-"""A function, and what it makes a fresh copy of."""
+"""A function, and its argument: the data to copy."""
 
 _FIXED = frozenset(
     {str, int, float, bool, type(None), bytes, complex, date, datetime, time, timedelta, Decimal, Fraction, UUID}
 )
-"""Types whose values nobody can change."""
+"""Immutable types."""
 DEEPEST = 32
-"""Levels of a value that are copied; what is deeper is decoded each time."""
+"""Maximum nesting of a copied value; deeper values are decoded each time."""
 _CONTAINER, _PART = 200, 40
-"""Bytes that a container takes and what makes copies of it, and for each of its parts, about."""
+"""Approximate memory of a container with its copier, and of each part, in bytes."""
 _NAME = 100
-"""Bytes of memory up to which a key is taken for a name: one object, however many dicts have it."""
+"""Size in bytes up to which a key counts as a name, an object shared by many dicts."""
 
 
 class Uncopied(Exception):
-    """There is something in a value that is decoded each time."""
+    """Raised if a value cannot be copied, and must be decoded each time."""
 
 
 class Copies:
-    """Makes fresh copies of a value that was decoded for it; `Uncopied` if that takes more than `most` bytes."""
+    """Makes fresh copies of a decoded value.
+
+    Raises `Uncopied` if that takes more than `most` bytes.
+    """
 
     __slots__ = ("_most", "classes", "copier", "nbytes", "value")
 
     def __init__(self, value: Any, most: int) -> None:
         self._most = most
-        self.classes: dict[type, Shape] = {}  # of its objects, without messages
-        self.nbytes = getsizeof(value) if type(value) in _FIXED else 0  # in memory, about
+        self.classes: dict[type, Shape] = {}  # of its objects, except messages
+        self.nbytes = getsizeof(value) if type(value) in _FIXED else 0  # approximate memory
         self.value = value
-        self.copier = self._copier_of(value)  # `None` if the value cannot be changed
+        self.copier = self._copier_of(value)  # `None` if the value is immutable
 
     def make(self) -> Any:
-        """Return a fresh copy; the value itself if it cannot be changed."""
+        """Return a fresh copy; the value itself if it is immutable."""
         copier = self.copier
         return self.value if copier is None else copier[0](copier[1])
 
     def _copier_of(self, value: Any, depth: int = 0) -> Copier | None:
-        """Return the copier of a value; `None` if nobody can change it."""
+        """Return the copier of a value; `None` if it is immutable."""
         kind = type(value)
         if kind in _FIXED:
             return None
@@ -66,7 +69,7 @@ class Copies:
             self._weigh(value.values())
             if not _FIXED.issuperset(map(type, value)):
                 raise Uncopied
-            # Names, which many dicts share, weigh nothing.
+            # Names, which many dicts share, do not count.
             self._add(sum([nbytes for nbytes in map(getsizeof, value) if nbytes > _NAME]))
             is_flat = _FIXED.issuperset(map(type, value.values()))
             return (dict.copy, value) if is_flat else self._copy_parts(value, value.items(), depth)
@@ -80,7 +83,7 @@ class Copies:
         return self._copy_object(value, depth)
 
     def _weigh(self, parts: Collection[Any]) -> None:
-        # Not what an object says of its own size: no code of a class runs.
+        # Never ask an object for its own size: no code of a class may run.
         self._add(
             _CONTAINER + _PART * len(parts) + sum(map(getsizeof, [each for each in parts if type(each) in _FIXED]))
         )
@@ -116,7 +119,7 @@ class Copies:
         return _copy_model, (cls, shape.attributes, state, names, *rest)
 
 
-# What makes copies: functions of one argument, which has all that they need. A class for each would be a call more.
+# Functions of one argument that make copies. Classes would cost one more call per copy.
 
 
 def _copy_with(parts: Any) -> Any:

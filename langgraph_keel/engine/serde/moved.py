@@ -1,4 +1,4 @@
-"""Names of Keel's own classes: public ones are the package's, wherever they stand in it, and are stored so."""
+"""Stored names of Keel's own classes. Public ones use the package's name."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ OWN = frozenset({(PACKAGE, name) for name in _PUBLIC.split()}) | {
     (f"{PACKAGE}.history.records", "Change"),
     (f"{PACKAGE}.history.records", "ToolUse"),
 }
-"""Data classes that a state may hold: the public ones, and those without a public name by their modules.
+"""Keel's data classes that a state may contain, by module and name.
 
-These names are stored. From 0.1.0 on, a class that moves keeps the old name, too.
+These names are stored. From 0.1.0 on, a moved class must keep its old name, too.
 """
 
 
 def publish(named: T) -> T:
-    """Make a class or function the package's own: its `__module__` is the package, and it is put there under its name.
+    """Publish a class or function as the package's own, by setting `__module__`.
 
-    Annotations are resolved first, because pydantic and LangGraph look for their names in `__module__`.
+    Annotations are resolved first, because pydantic and LangGraph look up their names in `__module__`.
     """
     if isinstance(named, type):
         _resolve_annotations(named)
@@ -42,7 +42,7 @@ def publish(named: T) -> T:
 
 
 def _resolve_annotations(cls: Any) -> None:
-    is_data = dataclasses.is_dataclass(cls)  # its fields may all be those of a class above
+    is_data = dataclasses.is_dataclass(cls)  # it may only inherit fields
     own = vars(cls).get("__annotations__", {})
     if not (own or is_data) or cls.__module__ == PACKAGE:
         return

@@ -1,7 +1,7 @@
-"""The stored form of values that msgpack does not have; `unpack` is the way back.
+"""The stored form of values that msgpack does not support; `unpack` reverses it.
 
-For these, ormsgpack asks a `Describer`, which answers with a leaf (an Ext that holds the value) or a record (an array
-of an empty Ext and the parts, which are packed in C again).
+For such a value, ormsgpack calls a `Describer`, which returns a leaf (an Ext that contains the value) or a record (an
+array of an empty Ext and the parts, which are packed in C again).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.errors import UnstorableValue
 
 CODE_REASON = (
-    "it cannot be stored so that it comes back equal. Keep it out of the state: make it inside the node, or "
-    "pass it through context= or the config. Data belongs in builtin types, dataclasses, pydantic models or "
+    "it cannot be stored and read back equal. Keep it out of the state: create it inside the node, or "
+    "pass it through context= or the config. Keep data in builtin types, dataclasses, pydantic models or "
     "named tuples"
 )
 
@@ -55,11 +55,14 @@ _SORTABLE = frozenset({str, int, bytes})
 
 
 Form: TypeAlias = Callable[[Any], Any]
-"""Returns what stands for a value of one class."""
+"""Returns the stored form of a value of one class."""
 
 
 class Describer:
-    """Describes values that msgpack does not have, by their class; `admit` may refuse a class (`UnstorableValue`)."""
+    """Describes values that msgpack does not support.
+
+    `admit` may refuse a class (`UnstorableValue`).
+    """
 
     __slots__ = ("_admit", "_forms")
 
@@ -68,25 +71,25 @@ class Describer:
         self._forms: WeakKeyDictionary[type, Form] = WeakKeyDictionary()
 
     def describe(self, value: Any) -> Any:
-        """Return a leaf or a record that stands for `value`."""
+        """Return the leaf or record of a value."""
         cls = type(value)
         kind = _MESSAGE_KINDS.get(cls)
         if kind is None:
             form = _EXACT.get(cls) or self._forms.get(cls)
             if form is None:
                 self._admit(cls)
-                # An `Unread` is described to tell it from others; policies that admit classes to be stored refuse it.
+                # An `Unread` is described only for comparison; policies refuse to store it.
                 form = attrgetter("mark") if cls is Unread else _FAMILIES.get(shape_of(cls).family, _refuse)
                 self._forms[cls] = form
             return form(value)
-        # Written out here because a long conversation passes here once a message, at every checkpoint.
+        # Inlined, because this runs for each message of a conversation, at every checkpoint.
         state = value.__dict__
         if len(state) != kind.count:
             return _model(value)
         names, last = value.__pydantic_fields_set__, kind.names_set
         if names != last[0]:
-            # A set has no order, so its names are sorted; neighbours mostly have the same names set.
-            # One assignment, so that another thread never sees the one without the other.
+            # A set has no order, so its names are sorted. Neighbouring messages mostly have the same names set.
+            # One assignment, so that another thread never sees only half of the pair.
             last = kind.names_set = (set(names), Fragment(ormsgpack.packb(sorted(names))))
         extra, private = value.__pydantic_extra__, value.__pydantic_private__
         if private is None and extra is not None and not extra:
@@ -95,27 +98,27 @@ class Describer:
 
 
 describe = Describer(lambda cls: None).describe
-"""What stands for a value of any class: to compare values, not to store them."""
+"""Returns the form of a value of any class, only for comparing values."""
 
 
 def _refuse(value: Any) -> Any:
     kind = type(value)
     if kind is memoryview:
-        raise UnstorableValue(name_of(kind), "a view of memory that others may change: store bytes(view)")
+        raise UnstorableValue(name_of(kind), "a view of memory that may change: store bytes(view)")
     if isinstance(value, BaseException):
-        raise UnstorableValue(name_of(kind), "an exception that is not data alone: store str(error)")
+        raise UnstorableValue(name_of(kind), "an exception that does not consist of data only: store str(error)")
     name = getattr(value, "__qualname__", None)
     what = f" {name}" if isinstance(name, str) else ""
     raise UnstorableValue(name_of(kind) + what, CODE_REASON)
 
 
 def name_of(kind: type) -> str:
-    """Return the full name of a type for messages."""
+    """Return the full name of a type, for messages."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 class _MessageKind:
-    """A message class: its code, how many fields it has, and the names last seen set with their packed form."""
+    """A message class: its code, its number of fields, and the last set of names."""
 
     __slots__ = ("code", "count", "names_set")
 
@@ -129,7 +132,7 @@ _MESSAGE_KINDS = {cls: _MessageKind(cls, code) for cls, code in MESSAGE_CODES.it
 
 
 def flat(value: dict[Any, Any]) -> Iterable[Any]:
-    """Return keys and values in turn."""
+    """Return keys and values alternately."""
     _check_spread(value)
     return chain.from_iterable(OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value))
 
@@ -141,7 +144,7 @@ def _check_spread(value: Collection[Any]) -> None:
 
 def _sort(value: set[Any] | frozenset[Any]) -> Iterable[Any]:
     _check_spread(value)
-    # Equal sets may iterate in different orders; sorted where that is cheap, so that they give equal bytes.
+    # Equal sets may iterate in different orders. Sorted where that is cheap, they give equal bytes.
     kinds = set(map(type, value))
     return sorted(value) if len(kinds) == 1 and kinds <= _SORTABLE else value
 
@@ -193,7 +196,7 @@ def _named_text(code: Leaf) -> Callable[[Any], Ext]:
 
 
 _EXACT: dict[type, Callable[[Any], Any]] = {
-    ThreadId: str,  # how its config was read is no part of a value
+    ThreadId: str,  # the value does not depend on how its config was read
     tuple: lambda value: [MARKS[Record.TUPLE], *value],
     set: lambda value: [MARKS[Record.SET], *_sort(value)],
     frozenset: lambda value: [MARKS[Record.FROZENSET], *_sort(value)],
@@ -252,7 +255,7 @@ def _pack_slots(value: Any) -> Any:
 def _exception(value: Any) -> Any:
     shape, base = shape_of(type(value)), error_of(type(value))
     state = state_of(value, shape)
-    # What a builtin exception keeps is None where it is not set; set to None, it would be shown.
+    # Unset attributes of a builtin exception are None. Setting them to None would show them.
     state = {name: part for name, part in state.items() if part is not None or not hasattr(base, name)}
     cause = [] if value.__cause__ is None else [value.__cause__]
     return [MARKS[Record.EXCEPTION], shape.module, shape.qualname, list(value.args), state, *cause]
@@ -286,7 +289,7 @@ def _model_v1(value: Any) -> Any:
     return [MARKS[Record.MODEL_V1], shape.module, shape.qualname, fields, rest, absent, sorted(value.__fields_set__)]
 
 
-# The content of a subclass, read by its base's own methods: the subclass may have overridden any of them.
+# The content of a subclass, read with its base's methods, because the subclass may have overridden them.
 _CONTENT: dict[type, Callable[[Any], Any]] = {
     OrderedDict: lambda value: list(flat(value)),
     defaultdict: lambda value: [_factory_name(value.default_factory), *flat(value)],
@@ -314,13 +317,13 @@ def _array(value: Any) -> Any:
         reason = "it holds Python objects: store value.tolist() or use a numeric, text or structured dtype"
         raise UnstorableValue(f"numpy.ndarray of dtype {value.dtype}", reason)
     if not value.dtype.itemsize:
-        raise UnstorableValue(f"numpy.ndarray of dtype {value.dtype}", "its elements are of no bytes: store its shape")
+        raise UnstorableValue(f"numpy.ndarray of dtype {value.dtype}", "its elements have size 0: store its shape")
     order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
     return [MARKS[Record.NDARRAY], _dtype(value.dtype), list(value.shape), order, value.tobytes(order)]
 
 
 def _scalar(value: Any) -> Any:
-    if isinstance(value, (str, bytes)):  # an array of one would strip trailing NULs
+    if isinstance(value, (str, bytes)):  # an array would strip trailing NULs
         content = str.__str__(value) if isinstance(value, str) else bytes.__getitem__(value, slice(None))
         return [MARKS[Record.SCALAR], None, content]
     if value.dtype.hasobject:

@@ -1,16 +1,16 @@
-"""Which classes a stored name may stand for.
+"""Policy of the classes that a stored name may refer to.
 
-A stored value names its class as `(module, qualname)`. The name is looked up among what the program has imported
-already and leads to no import, but for plain data of Python, LangGraph, LangChain and Keel; it must be a class that
-somebody has named, and a data class of the kind that was stored. Named are
+A stored value names its class as `(module, qualname)`. The name is looked up among modules that the program has
+imported. It never causes an import, except for plain data classes of Python, LangGraph, LangChain and Keel. It must
+refer to an allowed class, and to a data class of the kind that was stored. Allowed are
 
-* that plain data;
-* what the program lists (`types=`), or LangGraph hands over (`with_allowlist`, in its strict mode);
-* what the annotations of a graph's state name (`schemas`), of any graph of this process;
-* what this process has stored itself, through whichever saver.
+* these plain data classes;
+* classes listed by the program (`types=`), or passed by LangGraph (`with_allowlist`, in its strict mode);
+* classes in the state annotations of any graph of this process (`schemas`);
+* classes whose values this process has stored, with any saver.
 
-The last two count unless a serializer is strict, and the last only where nothing is listed. Nothing in a store says
-what may be revived: whoever can write to the store could write that, too.
+The last two are ignored by a strict serializer, and the last one also if there is a list. The store itself never
+defines which classes are allowed, because an attacker with write access to the store could change that, too.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from langgraph_keel.engine.serde.unread import LOST, Unread, refuse_placeholder
 from langgraph_keel.errors import RefusedType, TypeWarning, UnstorableValue
 
 Named: TypeAlias = type | tuple[str, ...]
-"""How a class is listed: itself, or its module and name."""
+"""An entry of a list of classes: the class, or its module and name."""
 OnUnread: TypeAlias = Callable[[Unread], Any]
 
-# Modules that hold plain data, next to the classes that LangGraph lists itself; of `builtins`, exceptions are all that
-# is stored by name.
+# Modules with plain data classes, in addition to the classes that LangGraph lists. Of `builtins`, only exceptions are
+# stored by name.
 _DATA_MODULES = frozenset(
     {
         "builtins",
@@ -56,80 +56,83 @@ _DATA_MODULES = frozenset(
 )
 _DATA = SAFE_MSGPACK_TYPES | {DELTA_SNAPSHOT, ("langchain_core.messages.base", "TextAccessor")}
 
-# No class is stored with values of these.
+# Values of these are stored without a class.
 _NAMELESS = frozenset({None, Record.NDARRAY, Record.SCALAR, Record.SECRET})
 
 _UNNAMED = (
-    "not allowed here, as nothing names it: annotate the graph's state with it, or add it to the serializer's "
-    "types=[...], as {}"
+    "not allowed here, as it is neither annotated nor listed: annotate the graph's state with it, or add it to the "
+    "serializer's types=[...], as {}"
 )
 _ABSENT = "this program has no such class: import its module before reading, or pass it in types=[...]"
 _ABSENT_IN_MAIN = (
     "it was defined in the script or notebook that stored it, and this program has no such class: define it in a "
     "module that both import, and store the thread again; or pass it in types=[...]"
 )
-_LOST = "the object that held it is gone, or not to be had here: nothing brings it back but the object"
+_LOST = "the object that contained it is gone or not accessible here: restore the object to read it"
 _SECRET = (
-    "a secret, which would be stored as it is, in plain text: keep it out of the state, and pass it through context=. "
-    "To store secrets all the same, pass types=[{0}] to the saver"
+    "a secret, which would be stored in plain text: keep it out of the state, and pass it through context=. "
+    "To store secrets anyway, pass types=[{0}] to the saver"
 )
 _LOCAL = (
-    "it is defined inside a function, where no other process finds it: define it in a module. (Annotations of the "
-    "graph's state may name it, and so may types=[...])"
+    "it is defined inside a function, where no other process finds it: define it in a module. (It is also accepted in "
+    "annotations of the graph's state and in types=[...])"
 )
 _MAIN = (
-    "{0} is stored, a class of the script or notebook that runs. A program that runs something else cannot read it: "
-    "define {0} in a module that both import"
+    "{0} is stored, a class of the running script or notebook. Other programs cannot read it: define {0} in a module "
+    "that both import"
 )
 
 _NAMED_BY_NOTHING = (
-    "{0} is stored, and nothing names it: no other process can read it, nor this program after a restart. Annotate the "
-    "graph's state with {1} itself (a class that it extends is not enough), or list it in the saver's types=[...]"
+    "{0} is stored, and nothing names it: other processes, and this one after a restart, cannot read "
+    "it. Annotate the graph's state with {1} itself (a base class is not enough), or add it to the saver's types=[...]"
 )
 
 _warning = Lock()
-# By name, the classes whose values this process has stored.
+# The classes whose values this process has stored, by name.
 _stored: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
 
 _NAMESPACES = tuple((kind, vars(kind)["__dict__"].__get__) for kind in (type, ModuleType))
 
 
 class TypePolicy:
-    """Which named classes may be stored and revived: if strict, only `types` and plain data."""
+    """Decides which classes may be stored and revived.
+
+    A strict policy allows only `types` and plain data.
+    """
 
     __slots__ = ("_classes", "_is_strict", "_known", "_moved", "is_listed", "names", "note", "shows")
 
     def __init__(self, types: Iterable[Named] | None, strict: bool) -> None:
-        self.is_listed = types is not None  # then no other classes may be stored
-        self.shows = False  # whether a value that may not be revived is shown as an `Unread`
-        self.note: OnUnread = _keep  # is given each `Unread`; the value that it returns is shown
+        self.is_listed = types is not None  # if so, no other classes may be stored
+        self.shows = False  # whether a refused value is shown as an `Unread`
+        self.note: OnUnread = _keep  # receives each `Unread`, and returns the value to show
         self._is_strict = strict
         self._moved: Mapping[tuple[str, str], tuple[str, str]] = {}
         self._classes: dict[tuple[str, str], type] = {}
-        self._known: set[tuple[str, str]] = set()  # allowed, as was found out before
-        # Classes that are allowed in addition to plain data, by module and name.
+        self._known: set[tuple[str, str]] = set()  # cache of allowed names
+        # Allowed classes other than plain data, by module and name.
         self.names: frozenset[tuple[str, ...]] = frozenset(self._list(types or ()))
 
     def merge(self, extra: Iterable[Named]) -> TypePolicy:
-        """Return this policy with more classes allowed; itself if that changes nothing."""
+        """Return a policy that also allows `extra`; itself if that changes nothing."""
         merged = TypePolicy(chain(self._classes.values(), self.names, extra), self._is_strict)
         merged.is_listed, merged.shows, merged.note, merged._moved = self.is_listed, self.shows, self.note, self._moved
         return self if merged.names == self.names else merged
 
     def showing(self, note: OnUnread | None) -> TypePolicy:
-        """Return this policy with placeholders for the values that it refuses."""
+        """Return a policy that replaces refused values by placeholders."""
         shown = copy.copy(self)
         shown.shows, shown.note = True, note or _keep
         return shown
 
     def moving(self, moved: Mapping[tuple[str, str], Named]) -> TypePolicy:
-        """Return this policy with stored names that stand for other classes, which are allowed."""
+        """Return a policy that maps stored names to other classes, which are allowed."""
         policy = copy.copy(self.merge(moved.values()))
         policy._moved = {**self._moved, **{old: _name_of(new) for old, new in moved.items()}}
         return policy
 
     def present_name(self, module: Any, qualname: Any) -> tuple[Any, Any]:
-        """Return the name that stands today for a stored one."""
+        """Return the current name of a class for its stored name."""
         return self._moved.get((module, qualname), (module, qualname))
 
     def _list(self, types: Iterable[Named]) -> Iterable[tuple[str, ...]]:
@@ -141,7 +144,7 @@ class TypePolicy:
                 yield tuple(entry)
 
     def admit(self, cls: type) -> None:
-        """Note that values of a class are stored."""
+        """Register a class whose values are stored, or refuse it."""
         if cls is Unread:
             raise refuse_placeholder()
         name = module, qualname = cls.__module__, cls.__qualname__
@@ -153,17 +156,17 @@ class TypePolicy:
         if "<locals>" in qualname and name not in self._classes and find_schema_class(*name) is not cls:
             raise UnstorableValue(f"{module}.{qualname}", _LOCAL)
         if self.is_listed and not self._allows(*name):
-            reason = "it is not in types=[...] of this saver and could not be read back: add the class"
+            reason = "it is not in types=[...] of this saver and could not be read back: add it there"
             raise UnstorableValue(f"{module}.{qualname}", reason)
         if name not in _stored:
-            with _warning:  # another thread stores the first value of it, too
+            with _warning:  # another thread may store its first value, too
                 if name not in _stored:
                     self._warn(cls)
                 _stored[name] = cls
         _stored[name] = cls
 
     def _warn(self, cls: type) -> None:
-        """Warn of a class whose values no other process can read."""
+        """Warn about a class whose values other processes cannot read."""
         name = module, qualname = cls.__module__, cls.__qualname__
         if module == "__main__":
             _warn_at(_MAIN.format(qualname), cls)
@@ -171,16 +174,16 @@ class TypePolicy:
             _warn_at(_NAMED_BY_NOTHING.format(f"{module}.{qualname}", qualname), cls)
 
     def allows_secrets(self, cls: type) -> bool:
-        """Return whether the program has listed this class of secrets."""
+        """Return whether the program has listed this secret class."""
         return (cls.__module__, cls.__qualname__) in self.names
 
     def allows(self, module: str, qualname: str) -> bool:
-        """Return whether a name stands for a class of plain data, or for one that somebody has named."""
+        """Return whether a name refers to an allowed data class."""
         found = self._find(module, qualname) if self._allows(module, qualname) else None
         return found is not None and issubclass(type(found), type) and shape_of(found).family is not None
 
     def resolve(self, module: Any, qualname: Any, family: Record | Leaf) -> tuple[Any, Shape]:
-        """Return the class that a stored name stands for, and what is known about it."""
+        """Return the class that a stored name refers to, and its shape."""
         if type(module) is not str or type(qualname) is not str:
             raise TypeError("a class name must be text")
         name = self.present_name(module, qualname)
@@ -191,14 +194,14 @@ class TypePolicy:
         if not is_allowed:
             raise RefusedType(".".join(name), _UNNAMED.format(".".join(name)))
         self._known.add(name)
-        # Its type says what it is; an object of another kind may answer for its `__class__` by code of its own.
+        # Check the type, because another object may compute its `__class__` with its own code.
         shape = shape_of(found) if issubclass(type(found), type) else None
         if shape is None or shape.family is not family:
             raise RefusedType(".".join(name), "it is not (or no longer) a data class of the kind that was stored")
         return found, shape
 
     def revives(self, cls: type, shape: Shape) -> bool:
-        """Return whether what was stored of a class, by the name that it has, would be revived as it now."""
+        """Return whether stored values of a class would be revived as this same class."""
         if shape.family is None:
             return False
         try:
@@ -217,7 +220,7 @@ class TypePolicy:
     def _lists(self, module: str, qualname: str) -> bool:
         if module in _DATA_MODULES or module == PACKAGE or (module, qualname) in OWN:
             return True
-        # LangGraph's allowlists hold the bare name of a nested class.
+        # LangGraph's allowlists contain the bare name of a nested class.
         names = ((module, qualname), (module, qualname.rpartition(".")[2]))
         return any(name in _DATA or name in self.names for name in names)
 
@@ -241,7 +244,7 @@ def _keep(unread: Unread) -> Unread:
 
 
 def _warn_at(text: str, cls: type) -> None:
-    """Warn of a class at the line of the script that runs; at the class if a library's thread stores it."""
+    """Warn at the current line of the script, or at the class in a library's thread."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_globals.get("__name__") != "__main__":
         frame = frame.f_back
@@ -254,13 +257,13 @@ def _warn_at(text: str, cls: type) -> None:
 
 
 def _import(module: str, qualname: str) -> Any:
-    """Return a class of plain data. To import all of them beforehand takes longer than a command of `keel`."""
+    """Import a plain data class. Importing all in advance takes longer than a `keel` command."""
     try:
         if (module, qualname) in OWN:
             return getattr(import_module(module), qualname, None)
         if module in _DATA_MODULES or (module, qualname) in _DATA:
             return _walk(import_module(module), qualname)
-    except ImportError:  # another version of a library, or one that is not installed
+    except ImportError:  # another version of a library, or a library that is not installed
         pass
     return None
 
@@ -271,7 +274,7 @@ def _walk(holder: Any, qualname: str) -> Any:
     if read_names is None:
         return None
     names = read_names(holder)
-    if qualname in names:  # first, because pydantic's `Model[a.B]` has dots of its own
+    if qualname in names:  # first, because pydantic's `Model[a.B]` contains dots
         return names[qualname]
     head, _, rest = qualname.partition(".")
     return _walk(names.get(head), rest) if rest else None

@@ -1,7 +1,7 @@
-"""The classes that the graphs of this process name in the annotations of their state.
+"""The classes in the state annotations of this process's graphs.
 
-LangGraph passes them to a checkpointer in strict mode only, and incompletely. So graphs are found by Python's garbage
-collector, when a stored value names a class that is not named otherwise.
+LangGraph passes them to a checkpointer only in strict mode, and incompletely. So graphs are found with Python's garbage
+collector, when a stored value names a class that is not allowed otherwise.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _classes: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
 
 
 def find_schema_class(module: str, qualname: str) -> type | None:
-    """Return the class of this name that the state of a graph names; `None` if there is none.
+    """Return the class of this name in the annotations of any graph, or `None`.
 
-    The first time that a name is asked for, Python's collector visits all objects: about 10 ms for each 100,000.
+    For a name not found before, Python's collector visits all objects, which takes about 10 ms per 100,000 objects.
     """
     if (module, qualname) not in _classes and _patience.is_left():
         began, pregel = monotonic(), sys.modules.get("langgraph.pregel")
         kinds = [] if pregel is None else [*_kinds_of(pregel.Pregel)]
-        known = {id(kind) for kind in kinds}  # to hash a class may run code of its own
+        known = {id(kind) for kind in kinds}  # hashing a class could run its code
         graphs = [each for each in _find_referrers(kinds) if id(type(each)) in known]
         annotations = [annotation for graph in graphs for annotation in _annotations_of(graph)]
         _classes.update({(cls.__module__, cls.__qualname__): cls for cls in _classes_in(annotations)})
@@ -38,12 +38,15 @@ def find_schema_class(module: str, qualname: str) -> type | None:
 
 
 def is_unnamed(module: str, qualname: str) -> bool:
-    """Return whether no graph names a class, as far as it may be looked for."""
+    """Return whether no graph names a class; `False` if search time is used up."""
     return (module, qualname) not in _classes and _patience.is_left() and find_schema_class(module, qualname) is None
 
 
 class _Patience:
-    """How long it may look: a second, then a tenth of the time; stored bytes with many names would stop a program."""
+    """Limits searches to one second, then to a tenth of the time.
+
+    Otherwise stored bytes with many names could stop a program.
+    """
 
     def __init__(self) -> None:
         self._since = monotonic()
@@ -65,14 +68,14 @@ def _kinds_of(cls: type[Any]) -> Iterator[type[Any]]:
 
 
 def _find_referrers(kinds: Sequence[type[Any]]) -> list[Any]:
-    """Return the objects that refer to classes, their instances among them.
+    """Return the objects that refer to classes, including their instances.
 
-    Not by `gc.get_objects`, which would also hold a tuple that another thread is building: `tuple(generator)` then
-    raises SystemError there (CPython issue 59313).
+    This does not use `gc.get_objects`, which would also return a tuple that another thread is building:
+    `tuple(generator)` then raises SystemError in that thread (CPython issue 59313).
     """
     if not gc.get_freeze_count():
         return gc.get_referrers(*kinds)
-    # A server hides what its workers share, before it forks them.
+    # A server freezes the objects that its workers share, before it forks them.
     gc.unfreeze()
     try:
         return gc.get_referrers(*kinds)
@@ -84,26 +87,26 @@ def _annotations_of(graph: Any) -> Iterator[Any]:
     for channel in graph.channels.values():
         yield getattr(channel, "ValueType", None)
         yield getattr(channel, "UpdateType", None)
-    builder = getattr(graph, "builder", None)  # what the functional API makes has none
+    builder = getattr(graph, "builder", None)  # graphs of the functional API have none
     if builder is not None:
         yield from (builder.state_schema, builder.input_schema, builder.output_schema)
         yield from (getattr(node, "input_schema", None) for node in builder.nodes.values())
 
 
 def _classes_in(annotations: Iterable[Any]) -> Iterator[type]:
-    """Yield the classes that annotations name, and those that the annotations of these name, and so on."""
+    """Yield the classes in annotations and, recursively, in their annotations."""
     left, seen = list(annotations), {}
     while left:
         annotation = left.pop()
         if id(annotation) in seen:
             continue
-        seen[id(annotation)] = annotation  # kept, so that nothing else gets its id
+        seen[id(annotation)] = annotation  # kept, so that its id is not reused
         if isinstance(annotation, type):
             yield annotation
             if shape_of(annotation).family is not None:
                 try:
                     left += get_type_hints(annotation).values()
-                except Exception:  # a name that is defined later, or inside a function; pydantic has resolved its own
+                except Exception:  # a name defined later, or inside a function; pydantic has resolved its own
                     left += [field.annotation for field in getattr(annotation, "model_fields", {}).values()]
         elif isinstance(annotation, Enum):  # in a `Literal`
             left.append(type(annotation))

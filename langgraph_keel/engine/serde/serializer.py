@@ -1,13 +1,13 @@
-"""Keel's serializer: every value comes back equal and of the same type, or is refused by name.
+"""Keel's serializer, which reads values back exactly, or refuses them by type.
 
-Packing runs in C wherever msgpack can hold the value as it is; `pack.describe` answers for everything else.
-Three things ormsgpack cannot hold and does not ask about: dict keys that are not plain str, lone surrogates, and
-bytearrays, which it takes for bytes. The first two make it fail, the third is found by looking for a bytes mark
-in the result; only then is the value walked in Python (`_rewrite`). Both ways give the same bytes for what both
-can pack, so the bytes of a value do not depend on its neighbours.
+Packing runs in C if msgpack supports the value; `pack.describe` handles all other values. ormsgpack does not support
+three kinds of data, and does not call the describer for them: dict keys that are not plain str, lone surrogates, and
+bytearrays, which it packs as bytes. The first two raise an error, and the third is found by looking for a bytes mark in
+the result. Only then is the value walked in Python (`_rewrite`). Both methods give equal bytes for values that both
+support, so the bytes of a value do not depend on its neighbours.
 
-A `Codec` is the serializer as the encoding needs it: items, and fingerprints. Bytes of a serializer other than Keel's
-(`serde=`) are kept in items tagged as foreign, so both kinds may stand in one log.
+A `Codec` adapts a serializer to the encoding, with items and fingerprints. Bytes of third-party serializers (`serde=`)
+are stored in items tagged as foreign, so a log may contain both kinds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, Refused
 
 _TAG = "keel"
 LEAST_BYTES = 1 << 26
-"""Below this, a limit for one value would meet rows that hold many."""
+"""Minimum of `max_bytes`. A lower limit could affect rows of many values."""
 _OPTIONS = (
     ormsgpack.OPT_PASSTHROUGH_TUPLE
     | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
@@ -60,7 +60,7 @@ _OPTIONS = (
     | ormsgpack.OPT_PASSTHROUGH_UUID
     | ormsgpack.OPT_PASSTHROUGH_BIG_INT
 )
-# What ormsgpack packs; it unpacks up to 1023.
+# Levels that ormsgpack packs; it unpacks up to 1023.
 _MAX_DEPTH = 255
 _TOO_DEEP = f"nested more than {_MAX_DEPTH} levels deep, or contains itself: store ids instead of objects"
 
@@ -72,33 +72,33 @@ _CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
 
 _WRITERS = dict.fromkeys(("msgpack", "json", "null", "bytes", "bytearray", "pickle"), "LangGraph's JsonPlusSerializer")
 
-# ormsgpack ignores what follows the element it was asked for. An array of a number, the element and this
-# number shows whether the element ended where it should.
+# ormsgpack ignores bytes after the first element. An array of a number, the element and this number shows whether
+# the element ended at the right place.
 _HEAD = b"\x93\x00"
 _END = 0xB7E1_5162_8AED_2A6B
 _TAIL = ormsgpack.packb(_END)
 
 _SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
 
-# Secret and never stored: whoever writes messages cannot prepare two that collide in this process.
+# Secret and never stored, so that authors of messages cannot prepare two that collide in this process.
 _SEED = int.from_bytes(urandom(8), "big")
 
 
 @publish
 class KeelSerializer:
-    """A LangGraph serializer (`SerializerProtocol`) that keeps every type and runs nothing on load.
+    """A LangGraph serializer that keeps every type and runs no code on load.
 
-    Classes that may be revived are plain data of Python, LangGraph, LangChain and Keel; those that a graph of this
-    process names in the annotations of its state; and those that this process has stored itself.
+    These classes may be revived: plain data of Python, LangGraph, LangChain and Keel; classes in the state annotations
+    of graphs in this process; and classes whose values this process has stored.
 
     Args:
-        types: More classes that may be revived, as classes or as `(module, name)`. With a list, what this process has
-            stored does not count, and what nobody has named is refused on writing, too. Secrets (`SecretStr`,
-            `SecretBytes`) are stored, in plain text, if they stand here.
-        strict: Whether only plain data, `types`, and what LangGraph adds for the graph's own schemas, count. `None`
-            follows `LANGGRAPH_STRICT_MSGPACK`.
-        max_bytes: Most bytes of memory, about, that a stored value may take; 1 GiB by default. More is neither written
-            nor read.
+        types: More classes that may be revived, as classes or as `(module, name)`. With a list, having been stored by
+            this process does not suffice, and unnamed classes are refused on writing, too. Secrets (`SecretStr`,
+            `SecretBytes`) must be listed here, and are stored in plain text.
+        strict: Whether to allow only plain data, `types`, and classes that LangGraph adds for the graph's own schemas.
+            `None` follows `LANGGRAPH_STRICT_MSGPACK`.
+        max_bytes: Approximate memory that a stored value may take, in bytes; 1 GiB by default. Larger values are
+            neither written nor read.
     """
 
     __slots__ = ("_encode", "_policy", "max_bytes")
@@ -111,7 +111,7 @@ class KeelSerializer:
             or isinstance(types, str)
             or any(isinstance(each, str) for each in types or ())
         ):
-            raise InvalidInput(f'types= is a list of classes, or of ("module", "Name"), not {types!r}')
+            raise InvalidInput(f'types= must be a list of classes, or of ("module", "Name"), not {types!r}')
         strict = is_strict_msgpack() if strict is None else strict
         if max_bytes < LEAST_BYTES:
             raise InvalidInput(f"max_bytes must be at least {LEAST_BYTES}, not {max_bytes}")
@@ -123,29 +123,29 @@ class KeelSerializer:
         self._encode = build_encoder(Describer(policy.admit).describe)
 
     def allows(self, module: str, qualname: str) -> bool:
-        """Return whether values of a class may be revived, by its module and name."""
+        """Return whether values of a class may be revived."""
         return self._policy.allows(module, qualname)
 
     def with_msgpack_allowlist(self, extra: Iterable[Named]) -> KeelSerializer:
-        """Return a serializer that allows `extra` too; itself if it does already."""
+        """Return a serializer that also allows `extra`; itself if it already does."""
         merged = self._policy.merge(extra)
         if merged is self._policy:
             return self
         return self._with(merged)
 
     def with_placeholders(self, note: OnUnread | None = None) -> KeelSerializer:
-        """Return a serializer for who only looks: an `Unread` stands for what may not be revived.
+        """Return a read-only serializer that replaces refused values by `Unread`.
 
         Args:
-            note: Is given each of them, and returns it, or what is to stand there instead.
+            note: Called with each `Unread`; returns it, or a value to use instead.
         """
         return self._with(self._policy.showing(note))
 
     def with_moved_classes(self, moved: Mapping[tuple[str, str], Named]) -> KeelSerializer:
-        """Return a serializer that revives values of classes, by the names they were stored under, as of others.
+        """Return a serializer that revives values stored under other class names.
 
         Args:
-            moved: Per stored module and name, the class that it stands for, which is allowed.
+            moved: Stored module and name to the current class, which is allowed.
         """
         return self._with(self._policy.moving(moved))
 
@@ -158,17 +158,17 @@ class KeelSerializer:
         """Return the type tag and the bytes of `obj`.
 
         Raises:
-            UnstorableValue: Something in it could not come back equal, could not be read back as its type is not in
-                `types`, or is larger than `max_bytes`.
+            UnstorableValue: If a part of it could not be read back equal, has a type that is not in `types`, or is
+                larger than `max_bytes`.
         """
         return _TAG, self.pack(obj)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """Return the object that `dumps_typed` was given.
+        """Return the object that was passed to `dumps_typed`.
 
         Raises:
-            CorruptStore: The bytes are damaged, or another serializer wrote them.
-            RefusedType: A type in it is unknown or not allowed here.
+            CorruptStore: If the bytes are damaged, or were written by another serializer.
+            RefusedType: If a type in it is unknown or not allowed.
         """
         tag, packed = data
         if tag != _TAG:
@@ -179,21 +179,24 @@ class KeelSerializer:
         return self.unpack(packed)
 
     def pack(self, value: Any) -> bytes:
-        """Return `value` as one self-delimiting msgpack element; raises as `dumps_typed`."""
+        """Return `value` as one self-delimiting msgpack element.
+
+        Raises like `dumps_typed`.
+        """
         return self._encode(value)
 
     def unpack(self, data: bytes) -> Any:
-        """Return the value of one packed element; raises as `loads_typed`."""
+        """Return the value of one packed element. Raises like `loads_typed`."""
         if takes_more(data, self.max_bytes):
             raise CorruptStore(f"a stored value is {too_large(self.max_bytes)}")
         return _Decoding(self._policy).run(data)
 
     def pack_item(self, value: Any) -> bytes:
-        """Return `value` as an item: `[1, class, fields, …]` for a LangChain message, else `[0, value]`."""
+        """Return an item: `[1, class, fields, …]` for a LangChain message, else `[0, value]`."""
         return self.item_of(value, self.pack(value))
 
     def item_of(self, value: Any, data: bytes) -> bytes:
-        """As `pack_item`, of a value that `pack` has made `data` of."""
+        """Return the item of a value whose packed form is `data`."""
         if len(data) * MOST_MEMORY > self.max_bytes and takes_more(data, self.max_bytes):
             raise UnstorableValue(name_of(type(value)), too_large(self.max_bytes))
         if type(value) in MESSAGE_CODES and data[1:4] == _MESSAGE_MARK:
@@ -201,16 +204,19 @@ class KeelSerializer:
         return b"\x92\x00" + data
 
     def unpack_items(self, body: bytes, loads: Callable[[tuple[str, bytes]], Any] | None = None) -> list[Any]:
-        """Return fresh objects for a packed array of items; `loads` reads foreign ones, `[2, type, bytes]`."""
+        """Return fresh objects for a packed array of items.
+
+        `loads` reads foreign items, `[2, type, bytes]`.
+        """
         policy, items = self._policy, _Decoding(self._policy).run(body)
         if type(items) is not list:
             raise CorruptStore("stored items are not an array")
         try:
-            # An item may be a record, which is another object by now.
+            # A damaged item may be a record, which has become another object.
             if not ({list}.issuperset(map(type, items)) and {int}.issuperset(map(type, map(_first, items)))):
                 raise CorruptStore("a stored item is damaged")
-            # Much of the time goes into the cyclic garbage collector, which runs because so many containers appear
-            # at once. It is left alone: switching it off would be felt by every thread of the program.
+            # Much of the time is spent in the cyclic garbage collector, because many containers are created. It is not
+            # switched off, as that would affect every thread of the program.
             if policy.shows:
                 return [message_or_unread(item, policy) if item[0] == 1 else _item(item, loads) for item in items]
             return [
@@ -222,17 +228,17 @@ class KeelSerializer:
 
 
 def too_large(limit: int) -> str:
-    """Return what to say of a value that is."""
-    return f"larger in memory than {limit} bytes, about, which KeelSerializer(max_bytes=...) allows"
+    """Return the text for an error about a value that is too large."""
+    return f"larger in memory than about {limit} bytes, the limit of KeelSerializer(max_bytes=...)"
 
 
 def build_encoder(describe: Form) -> Callable[[Any], bytes]:
-    """Return a function that packs a value as one msgpack element; `UnstorableValue` says where it cannot."""
+    """Return a function that packs a value as one element, or raises `UnstorableValue`."""
 
     def encode(value: Any) -> bytes:
         try:
             data: bytes = ormsgpack.packb(value, describe, _OPTIONS)
-        except TypeError:  # no cause is attached, so the second way finds out what it was
+        except TypeError:  # it has no cause attached; the second method finds it
             return _encode_rewritten(value, describe)
         if _may_hold_bytes(data) and _holds(value, _BUFFERS):
             return _encode_rewritten(value, describe)
@@ -242,11 +248,14 @@ def build_encoder(describe: Form) -> Callable[[Any], bytes]:
 
 
 encode = build_encoder(describe)
-"""Returns a value of any class as one msgpack element: to compare values, not to store them."""
+"""Packs a value of any class as one msgpack element, only for comparing values."""
 
 
 def pack_unchecked(value: Any) -> bytes | None:
-    """Return what `encode` returns, unless there is a bytearray in the value; `None` if it cannot be packed at once."""
+    """Pack a value in one pass; `None` if that fails.
+
+    Differs from `encode` for values with bytearrays.
+    """
     try:
         data: bytes = ormsgpack.packb(value, describe, _OPTIONS)
     except TypeError:
@@ -255,29 +264,29 @@ def pack_unchecked(value: Any) -> bytes | None:
 
 
 def pack_plain(value: Any) -> bytes | None:
-    """Return what `pack_unchecked` returns; `None` also for a value with bytes or buffers in it."""
+    """Pack a value like `pack_unchecked`; `None` also if it contains bytes or buffers."""
     data = pack_unchecked(value)
     return None if data is None or (_may_hold_bytes(data) and _holds(value, _BYTES)) else data
 
 
 def pack_elements(values: list[Any]) -> bytes | None:
-    """Return what `pack_unchecked` makes of the elements of a list, one after the other; `None` as it does."""
+    """Pack and join the elements of a list; `None` as from `pack_unchecked`."""
     data = pack_unchecked(values)
     return None if data is None else data[len(array_header(len(values))) :]
 
 
 def join_plain(values: Sequence[Any], packed: Sequence[bytes]) -> bytes | None:
-    """Return what `pack_elements` makes of values that `encode` has packed; `None` if there are bytes in them."""
+    """Join packed values like `pack_elements`; `None` if they contain bytes."""
     data = b"".join(packed)
     return None if _may_hold_bytes(data) and _holds(values, _BYTES) else data
 
 
 def _may_hold_bytes(data: bytes) -> bool:
-    # Any bytes object is announced by one of these; parts of other values may look like it, so ask exactly then.
+    # Each bytes object begins with one of these. Other data may contain them, too, so check exactly then.
     return 0xC4 in data or 0xC5 in data or 0xC6 in data
 
 
-# --- The Python walk: only for what ormsgpack would lose, and to say where a value cannot be stored ---
+# --- The Python walk: only for data that ormsgpack would lose, and to locate unstorable values ---
 
 
 def _encode_rewritten(value: Any, describe: Form) -> bytes:
@@ -290,7 +299,7 @@ def _encode_rewritten(value: Any, describe: Form) -> bytes:
 
 
 def _rewrite(value: Any, describe: Form, depth: int) -> Any:
-    """Return `value` in plain terms, records included, which ormsgpack packs without loss."""
+    """Return a value in terms that ormsgpack packs without loss, including records."""
     kind = type(value)
     if depth > _MAX_DEPTH:
         raise UnstorableValue(name_of(kind), _TOO_DEEP)
@@ -323,8 +332,8 @@ def _is_utf8(text: str) -> bool:
 
 
 def _holds(value: Any, wanted: frozenset[type]) -> bool:
-    """Return whether a value of the wanted kinds is anywhere in a value that was just packed."""
-    level = [value]  # level by level: looking into each of 500 records by itself took most of the time of packing them
+    """Return whether a packable value contains values of the wanted types."""
+    level = [value]  # by levels, because a separate search of each of 500 records took longer than packing them
     while True:
         kinds = set(map(type, level))
         if kinds & wanted:
@@ -339,14 +348,14 @@ def _holds(value: Any, wanted: frozenset[type]) -> bool:
 
 
 def _locate(value: Any, error: UnstorableValue, describe: Form) -> UnstorableValue:
-    """Return `error` with the path from `value` to what cannot be stored."""
+    """Return the error with the path to the part that cannot be stored."""
     if error.reason == _TOO_DEEP:
         return error
     place, encode = "", build_encoder(describe)
     try:
         if type(value) not in (dict, list):
             describe(value)
-    except Exception:  # it is the value itself
+    except Exception:  # the value itself is unstorable
         return error
     try:
         for label, part in _parts(value):
@@ -360,7 +369,7 @@ def _locate(value: Any, error: UnstorableValue, describe: Form) -> UnstorableVal
 
 
 class _ShortRepr(Repr):
-    """Also of numbers with more digits than Python writes (4,300)."""
+    """Also supports integers with more digits than Python prints (4,300)."""
 
     def repr_int(self, x: int, level: int) -> str:
         try:
@@ -373,7 +382,7 @@ short_repr = _ShortRepr().repr
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a user would call the parts of a value, each with the way to write it in Python."""
+    """Yield the parts of a value as users see them, each with its Python expression."""
     if isinstance(value, dict):
         yield from ((f"[{short_repr(key)}]", part) for key, part in dict.items(value))
     elif isinstance(value, (list, tuple, deque)):
@@ -393,24 +402,24 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def find_unread(value: Any) -> Iterator[Unread]:
-    """Yield the placeholders in a value, those within others too."""
+    """Yield the placeholders in a value, including nested ones."""
     left, seen = [value], set[int]()
     while left:
         part = left.pop()
         if type(part) in _ATOMS or id(part) in seen:
             continue
-        seen.add(id(part))  # what stands in many places is looked through once
+        seen.add(id(part))  # shared parts are searched once
         if type(part) is Unread:
             yield part
             part = part.stored
         left += reversed([each for _, each in _parts(part)])
 
 
-# --- Back to values: unpacked in C, then every record is replaced by the object it describes ---
+# --- Back to values: unpacked in C, then each record is replaced by its object ---
 
 
 class _Decoding:
-    """One run of ormsgpack: its Ext hook, and what the hook saw."""
+    """One run of ormsgpack: its Ext hook, and the state that the hook collects."""
 
     __slots__ = ("error", "policy", "records")
 
@@ -420,11 +429,11 @@ class _Decoding:
         self.error: BaseException | None = None
 
     def run(self, data: bytes) -> Any:
-        """Return what one packed element holds."""
+        """Return the value of one packed element."""
         try:
             root = ormsgpack.unpackb(b"".join((_HEAD, data, _TAIL)), ext_hook=self._ext)
             if len(root) != 3 or root[2] != _END:
-                raise CorruptStore("stored bytes go on after the value they should hold")
+                raise CorruptStore("stored bytes continue after the end of the value")
             if self.records:
                 _replace_records(root, self.policy)
         except Exception as error:
@@ -438,7 +447,7 @@ class _Decoding:
             return record
         try:
             return leaf_or_unread(code, data, self.policy) if self.policy.shows else LEAVES[code](data, self.policy)
-        except BaseException as error:  # ormsgpack puts its own in the place of whatever is raised here
+        except BaseException as error:  # ormsgpack replaces any error raised here by its own
             self.error = error
             raise
 
@@ -447,7 +456,7 @@ _first = itemgetter(0)
 
 
 def _item(item: Any, loads: Callable[[tuple[str, bytes]], Any] | None) -> Any:
-    if item[0] == 0 and len(item) == 2:  # most are, and a call takes as long as the rest
+    if item[0] == 0 and len(item) == 2:  # the most frequent case
         return item[1]
     if item[0] != 2 or len(item) != 3 or type(item[1]) is not str or type(item[2]) is not bytes:
         raise CorruptStore(f"unknown kind of stored item: {short_repr(item[0])}")
@@ -464,19 +473,19 @@ def _translate(error: BaseException) -> BaseException:
         return error
     try:
         reason = f"{type(error).__name__}: {error}"
-    except ValueError:  # a number of more digits than Python writes
+    except ValueError:  # a number with more digits than Python prints
         reason = type(error).__name__
     return CorruptStore(f"stored bytes are damaged: {reason}")
 
 
 def _replace_records(root: list[Any], policy: TypePolicy) -> None:
-    """Replace every record under `root` by the object it describes, in place.
+    """Replace every record under `root` by its object, in place.
 
     Without recursion, so that the depth of damaged or hostile bytes does not matter.
     """
     records: list[tuple[Any, Any, Any]] = []
     containers: list[Any] = [root]
-    for parent in containers:  # grows while it runs, so that parents stand before children
+    for parent in containers:  # grows during the loop, so that parents precede children
         for key, part in parent.items() if type(parent) is dict else enumerate(parent):
             kind = type(part)
             if kind is list and part:
@@ -493,7 +502,7 @@ def _replace_records(root: list[Any], policy: TypePolicy) -> None:
         parent[key] = mark.build_or_show(record, policy) if shows else mark.build(record, policy)
 
 
-# --- As the encoding needs it: items, and fingerprints that prove a value unchanged ---
+# --- Adapter for the encoding: items, and fingerprints that prove a value unchanged ---
 
 _OWN = KeelSerializer()
 
@@ -509,26 +518,26 @@ def short_digest(data: bytes) -> int:
 
 
 def prove(value: Any) -> int:
-    """Return a digest of all of a value; 0 if it cannot be packed in one go."""
+    """Return a digest of a whole value; 0 if it cannot be packed in one pass."""
     packed = pack_unchecked(value)
     return 0 if packed is None else digest(packed)
 
 
 class Codec:
-    """Items and fingerprints by one serializer."""
+    """Creates items and fingerprints with one serializer."""
 
     __slots__ = ("_encode", "alone", "is_own", "limit", "serde", "shows")
 
     def __init__(self, serde: SerializerProtocol, alone: float = inf) -> None:
         self.serde = serde
-        self.alone = alone  # bytes above which an item of a list has a row of its own
+        self.alone = alone  # bytes above which a list item has its own row
         self.is_own = type(serde) is KeelSerializer
-        self.shows = False  # whether values that may not be revived are shown as placeholders
+        self.shows = False  # whether refused values are shown as placeholders
         self._encode: Callable[[Any], bytes] = serde.pack if isinstance(serde, KeelSerializer) else encode
         self.limit = serde.max_bytes if isinstance(serde, KeelSerializer) else MAX_BYTES
 
     def with_placeholders(self, note: OnUnread | None = None) -> Codec:
-        """Return a codec that reads values as placeholders (`Unread`) where they may not be revived."""
+        """Return a codec that replaces refused values by placeholders (`Unread`)."""
         codec = Codec(with_placeholders(self.serde, note))
         codec._encode, codec.shows = encode, True
         return codec
@@ -540,7 +549,7 @@ class Codec:
         return self._pack_foreign(value)
 
     def pack_marked(self, value: Any, mark: bytes) -> bytes:
-        """Return `value` as one item, given its fingerprint, which Keel's own serializer need not make again."""
+        """Return `value` as one item, reusing its fingerprint with Keel's serializer."""
         if isinstance(self.serde, KeelSerializer):
             return self.serde.item_of(value, mark)
         return self._pack_foreign(value)
@@ -563,52 +572,53 @@ class Codec:
         return _OWN.unpack_items(data, loads=self.serde.loads_typed)
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """Return a framed body of these values."""
-        if self.is_own:  # in one go, if that is possible
+        """Return a framed body of values."""
+        if self.is_own:  # in one pass if possible
             try:
                 if len(data := self._encode([_form_of(value) for value in values])) * MOST_MEMORY <= self.limit:
                     return frame(data)
             except UnstorableValue:
-                pass  # below, it is said of which of them
+                pass  # raised again below, with the place
         items = [self.pack_item(value) for value in values]
         if sum(map(len, items)) * MOST_MEMORY > self.limit and takes_more(b"".join(items), self.limit):
             raise UnstorableValue(f"{len(items)} values", too_large(self.limit))
         return body_of(items)
 
     def decode(self, body: bytes) -> list[Any]:
-        """Return what `encode` was given."""
+        """Return the values that were passed to `encode`."""
         return self.unpack_items(self.open(body))
 
     def open(self, body: bytes) -> bytes:
-        """Return what was framed, packed items that take no more memory than they may."""
+        """Return the packed items of a frame, within the memory limit."""
         if self.shows and (absent := read_absent(body)):
             return _show_absent(absent)
-        most = (
-            self.limit + HUGE_ROW * MOST_MEMORY
-        )  # beside one that is as large as it may be, a row may hold small items
+        most = self.limit + HUGE_ROW * MOST_MEMORY  # a row may contain small items next to one of maximum size
         content = open_frame(body, most)
         if takes_more(content, most):
             raise CorruptStore(f"a stored body of {len(body)} bytes is {too_large(self.limit)}")
         return content
 
     def revives(self, cls: type, shape: Shape) -> bool:
-        """Return whether what was stored of a class, by the name that it has, would be revived as it now."""
+        """Return whether stored values of a class would be revived as this same class."""
         return isinstance(self.serde, KeelSerializer) and self.serde._policy.revives(cls, shape)
 
     def plain_error(self, error: Any) -> Any:
-        """Return the stored form of a task's error: text, as LangGraph has it; a foreign serializer gets the error."""
+        """Return the stored form of an error: text, or the error for a foreign serializer."""
         return repr(error) if isinstance(self.serde, KeelSerializer) and isinstance(error, BaseException) else error
 
     def fingerprint(self, value: Any) -> bytes:
-        """Return bytes that differ whenever anything differs that would be stored."""
+        """Return bytes that differ whenever the stored form differs."""
         try:
             return self._encode(value)
         except UnstorableValue:
-            # Only a foreign serializer stores it. If its bytes are random (a nonce), the value counts as changed.
+            # Only a foreign serializer supports it. If its bytes are random (a nonce), the value counts as changed.
             return self.pack_item(value)
 
     def marks(self, values: list[Any]) -> list[bytes]:
-        """Return the fingerprint of each element; joined, a prefix of elements is a prefix of bytes."""
+        """Return the fingerprint of each element.
+
+        Joined, a prefix of elements is a prefix of the bytes.
+        """
         try:
             return list(map(self._encode, values))
         except UnstorableValue:
@@ -622,40 +632,49 @@ class Codec:
 
 
 def _form_of(value: Any) -> list[Any]:
-    """Return what ormsgpack packs as `pack_item` does."""
+    """Return the form that ormsgpack packs to the bytes of `pack_item`."""
     form = describe(value) if type(value) in MESSAGE_CODES else None
     return [1, *form[1:]] if type(form) is list and form[0] is MARKS[Record.MESSAGE] else [0, value]
 
 
 def _show_absent(absent: Absent) -> bytes:
-    """Return items that are shown as placeholders, for those in an object that is lost or not to be had."""
+    """Return items shown as placeholders for those in a lost or inaccessible object."""
     if absent.count > MOST_ITEMS:
-        raise CorruptStore(f"an object says that it holds {absent.count:,} items")
-    reason = absent.reason or "it is kept outside of this store, which was opened without blobs="
+        raise CorruptStore(f"the reference to an object claims {absent.count:,} items")
+    reason = absent.reason or "it is stored outside of this store, which was opened without blobs="
     fields = {"bytes": absent.size, "sha256": absent.digest.hex(), "reason": reason}
     item = ormsgpack.packb([0, [MARKS[Record.DATACLASS], *LOST, fields, {}, []]])
     return array_header(absent.count) + item * absent.count
 
 
 def with_allowlist_of(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> SerializerProtocol:
-    """Hand an allowlist through the layers of a serializer; one that has no such notion stays as it is."""
+    """Pass an allowlist through the layers of a serializer.
+
+    Unchanged if it does not support allowlists.
+    """
     return _change_innermost(serde, "with_msgpack_allowlist", extra)
 
 
 def with_placeholders(serde: SerializerProtocol, note: OnUnread | None = None) -> SerializerProtocol:
-    """Return a serializer that reads placeholders, through its layers; one of another kind stays as it is."""
+    """Return a serializer that reads placeholders, also through layers.
+
+    Unchanged if unsupported.
+    """
     return _change_innermost(serde, "with_placeholders", note)
 
 
 def with_moved_classes(serde: SerializerProtocol, moved: Mapping[tuple[str, str], Named]) -> SerializerProtocol:
-    """Return a serializer that knows which classes have moved, through its layers; one of another kind stays so."""
+    """Return a serializer that knows moved classes, also through layers.
+
+    Unchanged if unsupported.
+    """
     return _change_innermost(serde, "with_moved_classes", moved) if moved else serde
 
 
 def _change_innermost(serde: SerializerProtocol, name: str, argument: Any) -> SerializerProtocol:
-    """Return a serializer with a method of it, or of the innermost `serde` that it wraps, applied.
+    """Call a method of a serializer, or of the innermost `serde` that it wraps.
 
-    LangGraph's own function knows one wrapper and only warns for others: the graph's models then come back as dicts.
+    LangGraph's own function supports one wrapper and only warns for others. The graph's models then become dicts.
     """
     change = getattr(serde, name, None)
     if callable(change):

@@ -1,7 +1,7 @@
-"""The kinds of stored values, and what is known about each class that is stored by its name.
+"""The kinds of stored values, and the facts about classes stored by name.
 
-What is read here of a class runs no code of it, and neither do the ways to give a bare object its attributes: a class
-is looked at when stored bytes name it, too.
+Inspecting a class and setting attributes on a bare object never run code of the class, because stored bytes can cause
+both.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from weakref import finalize
 
 from langchain_core import messages
 
-# Loaded by langchain-core; taken from there because the engine itself depends on LangChain's messages only.
+# Loaded by langchain-core, and not imported, because the engine only depends on LangChain's messages.
 pydantic: Any = sys.modules["pydantic"]
 
-# Subclasses of these keep their content by the base's own methods. The first base that fits counts, so the
-# derived dicts stand before dict.
+# The content of their subclasses is read with the base's methods. The first matching base is used, so subclasses of
+# dict precede dict.
 BASES: tuple[type, ...] = (
     *(OrderedDict, defaultdict, Counter, dict),
     *(list, deque, set, frozenset, tuple),
@@ -39,7 +39,7 @@ FACTORIES: dict[str, type] = {
 }
 
 REQUIRED: Any = ...
-"""The default of a field that is always written: msgpack cannot pack it, so a message without the field is refused."""
+"""Default of required fields. msgpack cannot pack it, so a message without the field is refused."""
 
 _AI: dict[str, Any] = {"tool_calls": [], "invalid_tool_calls": [], "usage_metadata": None}
 _CHUNK: dict[str, Any] = {"tool_call_chunks": [], "chunk_position": None}
@@ -47,9 +47,9 @@ _TOOL: dict[str, Any] = {"tool_call_id": REQUIRED, "artifact": None, "status": "
 _CHAT: dict[str, Any] = {"role": REQUIRED}
 _FUNCTION: dict[str, Any] = {"name": REQUIRED}
 
-# Part of the format: the code of a class is its place here, so append only. Beside each class is its form in JSON: its
-# role, its `type`, and the defaults of the fields that not all messages have. They are not read from LangChain at run
-# time: the meaning of a field that is not written must not depend on the version that reads.
+# Part of the format: the code of a class is its position here, so append only. Each class has its form in JSON: the
+# role, the `type`, and the defaults of the fields that not all messages have. They are not read from LangChain at run
+# time, because the meaning of an omitted field must not depend on the reading version.
 MESSAGE_FORMS: dict[type, tuple[str, str, dict[str, Any]]] = {
     messages.HumanMessage: ("human", "human", {}),
     messages.AIMessage: ("ai", "ai", _AI),
@@ -68,7 +68,7 @@ MESSAGE_FORMS: dict[type, tuple[str, str, dict[str, Any]]] = {
 MESSAGES: tuple[type, ...] = tuple(MESSAGE_FORMS)
 MESSAGE_CODES: dict[type, int] = {cls: code for code, cls in enumerate(MESSAGES)}
 
-# Plain classes of LangGraph that are neither dataclass nor pydantic, and hold nothing but their slots.
+# Plain classes of LangGraph that are neither dataclasses nor pydantic models, and have only slots.
 SLOTTED: frozenset[tuple[str, str]] = frozenset(
     {
         ("langgraph.types", "Send"),
@@ -77,20 +77,20 @@ SLOTTED: frozenset[tuple[str, str]] = frozenset(
     }
 )
 
-# Attributes that Python or a library puts on an instance and that are not the program's state.
+# Attributes that Python or a library sets on an instance, and that are not state of the program.
 _BOOKKEEPING = frozenset({"__orig_class__", "__dict__", "__weakref__"})
 
 BUILTIN_ERRORS = frozenset(
     error for error in vars(builtins).values() if isinstance(error, type) and issubclass(error, BaseException)
 )
 
-# Set where they were written, or when the exception is made; what an attribute was missing of may be anything.
+# Not data: `obj` of an AttributeError may be any object. The members of _FIXED are set by the constructor.
 _NOT_DATA = frozenset({"obj"})
 _FIXED = frozenset({BaseExceptionGroup, ExceptionGroup})
-_HEAP_TYPE = 1 << 9  # of `type.__flags__`: a class that is made at run time
+_HEAP_TYPE = 1 << 9  # in `type.__flags__`: a class created at run time
 
 MOST_ALIKE = 256
-"""Members of a set, or keys of a dict, that may have one hash: to look one up takes time for each of them."""
+"""Maximum number of set members or dict keys with the same hash. A lookup compares all of them."""
 
 
 class Leaf(IntEnum):
@@ -114,10 +114,12 @@ class Leaf(IntEnum):
 
 
 class Record(IntEnum):
-    """Ext codes that stand first in an array and say what the rest of it describes. Never renumber.
+    """Ext codes at the start of an array that define the meaning of the rest.
 
-    An array is used, and not an Ext that holds packed bytes, so that the parts are packed and unpacked in C
-    with the rest, and so that the depth of a value is bounded once and not once a record.
+    Never renumber.
+
+    An array is used instead of an Ext with packed bytes, so that the parts are packed and unpacked in C with the rest,
+    and the depth is limited for the whole value, not for each record.
     """
 
     TUPLE = 32
@@ -153,17 +155,17 @@ class Shape:
     qualname: str
     family: Record | Leaf | None  # `None` if its instances are not stored
     fields: frozenset[str]  # empty for classes without declared fields
-    slots: Mapping[str, MemberDescriptorType]  # get and set attributes in slots, past any code of the class
-    attributes: Callable[[Any], dict[str, Any]] | None  # returns the `__dict__` of an instance, past any code as well
+    slots: Mapping[str, MemberDescriptorType]  # get and set attributes in slots, without code of the class
+    attributes: Callable[[Any], dict[str, Any]] | None  # returns the `__dict__` of an instance, without its code
     derived: frozenset[str]  # names in `__dict__` that can be computed again
 
 
-# By `id`, as to compare classes may run code of theirs.
+# By `id`, because comparing classes may run their code.
 _shapes: dict[int, Shape] = {}
 
 
 def shape_of(cls: type) -> Shape:
-    """Return what is known about `cls`."""
+    """Return the facts about `cls`."""
     shape = _shapes.get(id(cls))
     if shape is None:
         family = next((family for family, fits in _FAMILIES if fits(cls)), None)
@@ -179,7 +181,7 @@ def shape_of(cls: type) -> Shape:
 
 
 def state_of(value: object, shape: Shape) -> dict[str, Any]:
-    """Return the attributes that make up `value`: its `__dict__` and its slots, without what is derived."""
+    """Return the attributes of `value`: its `__dict__` and slots, except derived ones."""
     held = getattr(value, "__dict__", {})
     state = {**held} if shape.derived.isdisjoint(held) else {k: v for k, v in held.items() if k not in shape.derived}
     for name, slot in shape.slots.items():
@@ -189,7 +191,7 @@ def state_of(value: object, shape: Shape) -> dict[str, Any]:
 
 
 def restore(made: Any, state: dict[str, Any], shape: Shape) -> None:
-    """Give a bare object its attributes, as they were, past any setter."""
+    """Set the attributes of a bare object, bypassing setters."""
     loose = state
     if shape.slots:
         loose = {name: part for name, part in state.items() if name not in shape.slots}
@@ -200,19 +202,19 @@ def restore(made: Any, state: dict[str, Any], shape: Shape) -> None:
 
 
 def attributes_of(made: Any, shape: Shape) -> dict[str, Any]:
-    """Return the `__dict__` of an object, past any code of its class."""
+    """Return the `__dict__` of an object without running code of its class."""
     if shape.attributes is None:
         raise TypeError(f"a {shape.qualname} has no attributes")
     return shape.attributes(made)
 
 
 def are_spread(keys: Collection[Any]) -> bool:
-    """Return whether no more than `MOST_ALIKE` of these have the same hash."""
+    """Return whether at most `MOST_ALIKE` keys have the same hash."""
     return len(keys) <= MOST_ALIKE or max(Counter(map(hash, keys)).values()) <= MOST_ALIKE
 
 
 def is_names(names: Iterable[Any]) -> bool:
-    """Return whether all of these are plain text: anything else would be asked for its hash."""
+    """Return whether all names are `str`, as hashing other objects could run code."""
     return {str}.issuperset(map(type, names))
 
 
@@ -227,9 +229,9 @@ def _fields(cls: Any, family: Record | Leaf | None) -> frozenset[str]:
 
 
 def _slots(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
-    # Also what the builtin exceptions keep beside their arguments, such as `OSError.filename`.
+    # Including attributes of builtin exceptions other than their arguments, such as `OSError.filename`.
     for base in reversed(cls.__mro__):
-        # From Python 3.13 on, a defaultdict is made at run time, too; its factory is part of its content.
+        # From Python 3.13 on, defaultdict is a heap type, too; its factory is part of its content.
         if (base.__flags__ & _HEAP_TYPE and base not in BASES) or base in BUILTIN_ERRORS - _FIXED:
             for name, each in vars(base).items():
                 if type(each) is MemberDescriptorType and name not in _NOT_DATA and not name.startswith("__"):
@@ -247,19 +249,19 @@ def error_of(cls: type) -> Any:
 
 
 _extends = type.__subclasscheck__
-"""`issubclass`, which would ask each of the thousand subclasses of a model, and run code of their own."""
+"""Replaces `issubclass`, which may visit thousands of subclasses and run their code."""
 
 
 def _can_be_bare(cls: type, base: Any) -> bool:
-    # What `base.__new__(cls)` would say, but without an instance, whose `__del__` would run: types written in C
-    # (os.stat_result, numpy's scalars) refuse to be made by the constructor of their base.
+    # Predicts whether `base.__new__(cls)` works, without an instance whose `__del__` would run. Types written in C
+    # (os.stat_result, numpy's scalars) refuse the constructor of their base.
     made_by: Any = cls
     while type(made_by.__new__) is not BuiltinFunctionType:
         made_by = made_by.__base__
     return made_by.__new__ is base.__new__ and not isabstract(cls)
 
 
-# The first that fits counts: an enumeration may also be a str, and a dataclass may also be a dict.
+# The first match is used: an enumeration may also be a str, and a dataclass may also be a dict.
 _FAMILIES: tuple[tuple[Record | Leaf, Callable[[type], bool]], ...] = (
     (Leaf.ENUM, lambda cls: issubclass(cls, Enum)),
     (Record.EXCEPTION, lambda cls: issubclass(cls, BaseException) and _can_be_bare(cls, error_of(cls))),

@@ -1,6 +1,6 @@
-"""Values from the leaves and records of `pack`. Nothing is imported, and no code of a class runs (see the README).
+"""Values from the leaves and records of `pack`, without running code of classes.
 
-A builder may fail with any exception over damaged parts: `serializer` translates it.
+A builder may raise any exception for damaged parts; `serializer` translates it.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from langgraph_keel.errors import CorruptStore, RefusedType
 _new = object.__new__
 _set = object.__setattr__
 _of_class: Callable[[Any, str], Any] = type.__getattribute__
-"""Returns an attribute of a class, past code of its metaclass."""
+"""Returns an attribute of a class without running code of its metaclass."""
 
 
 Build: TypeAlias = Callable[[list[Any], TypePolicy], Any]
 Show: TypeAlias = Callable[[list[Any]], Any]
 
 _FIELDS = [(cls, shape_of(cls).fields, tuple(cast(Any, cls).model_fields)) for cls in MESSAGES]
-"""Of each class of messages, its fields, and the order that they mostly have."""
+"""For each message class: the class, its fields, and their usual order."""
 
 _MODEL_SLOTS = [vars(pydantic.BaseModel)[f"__pydantic_{name}__"] for name in ("fields_set", "extra", "private")]
 
@@ -72,7 +72,10 @@ _MADE_OF_TEXT: dict[str, Any] = {
 
 
 class Mark:
-    """The first element of a record: builds its object, or shows the parts of one that was refused as plain data."""
+    """The first element of a record.
+
+    Builds its object, or shows the parts of a refused one as plain data.
+    """
 
     __slots__ = ("build", "show")
 
@@ -81,7 +84,7 @@ class Mark:
         self.show = show
 
     def build_or_show(self, record: list[Any], policy: TypePolicy) -> Any:
-        """Return the object, or what stands for it where it may not be revived."""
+        """Return the object, or a placeholder if it may not be revived."""
         try:
             return self.build(record, policy)
         except RefusedType as error:
@@ -89,7 +92,7 @@ class Mark:
 
 
 def leaf_or_unread(code: int, data: bytes, policy: TypePolicy) -> Any:
-    """Return the value of a leaf, or what stands for it where it may not be revived."""
+    """Return the value of a leaf, or a placeholder if it may not be revived."""
     try:
         return LEAVES[code](data, policy)
     except RefusedType as error:
@@ -102,7 +105,7 @@ def leaf_or_unread(code: int, data: bytes, policy: TypePolicy) -> Any:
 
 
 def message_or_unread(item: list[Any], policy: TypePolicy) -> Any:
-    """Return the message that an item describes, or what stands for it where this LangChain has other fields."""
+    """Return the message of an item, or a placeholder if LangChain's fields differ."""
     try:
         return message_of(item)
     except RefusedType as error:
@@ -113,7 +116,7 @@ def message_or_unread(item: list[Any], policy: TypePolicy) -> Any:
 
 
 def message_of(item: list[Any]) -> Any:
-    """Return the message described by `[mark or tag, class code, fields, names set(, extra, private)]`."""
+    """Return the message of `[mark or tag, code, fields, names set(, extra, private)]`."""
     cls, fields, order = _FIELDS[item[1]]
     state, names = item[2], item[3]
     if type(state) is not dict or type(names) is not list or item[1] < 0:
@@ -130,7 +133,7 @@ def message_of(item: list[Any]) -> Any:
 
 
 def _present_fields(cls: Any, state: dict[str, Any], extra: Any) -> tuple[dict[str, Any], Any]:
-    """Return the fields of a message as this version of LangChain has them, and what it has no fields for."""
+    """Return a message's fields in this version of LangChain, and the extra ones."""
     missing = {}
     for name, field in cls.model_fields.items():
         if name not in state and field.default_factory in (list, dict):
@@ -149,12 +152,12 @@ def _present_fields(cls: Any, state: dict[str, Any], extra: Any) -> tuple[dict[s
 
 def _no_fit(shape: Shape, missing: Iterable[str], unknown: Iterable[str]) -> RefusedType:
     told = [f"{name!r} is missing" for name in sorted(missing)] + [f"it has no {name!r}" for name in sorted(unknown)]
-    reason = f"the class is not as it was when this was stored: {', '.join(told)}"
+    reason = f"the class is not the same as when the value was stored: {', '.join(told)}"
     return RefusedType(f"{shape.module}.{shape.qualname}", reason)
 
 
 def _join_fields(shape: Shape, fields: dict[str, Any], rest: dict[str, Any], absent: list[str]) -> dict[str, Any]:
-    """Return the attributes of an object whose fields are exactly those of its class, with those that were not set."""
+    """Return an object's attributes after checking its fields against the class."""
     _check_state(fields)
     if fields.keys() == shape.fields and not rest and not absent:
         return fields
@@ -164,7 +167,7 @@ def _join_fields(shape: Shape, fields: dict[str, Any], rest: dict[str, Any], abs
     if missing or unknown:
         raise _no_fit(shape, missing, unknown)
     if not (shape.fields.isdisjoint(rest) and fields.keys().isdisjoint(absent)):
-        raise CorruptStore("a field of a stored value stands there twice")
+        raise CorruptStore("a stored value contains a field twice")
     return fields | rest
 
 
@@ -182,7 +185,7 @@ def _dataclass(record: list[Any], policy: TypePolicy) -> Any:
     _, module, qualname, fields, rest, absent = record
     cls, shape = policy.resolve(module, qualname, Record.DATACLASS)
     if shape.module == PACKAGE and type(fields) is dict and fields.keys() < shape.fields:
-        # It may have got fields since the value was stored: those with plain defaults.
+        # A class of Keel may have gained fields since the value was stored, with plain defaults.
         defaults = {name: _of_class(cls, "__dataclass_fields__")[name].default for name in shape.fields}
         later = {name: part for name, part in defaults.items() if type(part) in (str, int, bool, tuple, type(None))}
         fields = later | fields
@@ -212,14 +215,14 @@ def _model(record: list[Any], policy: TypePolicy) -> Any:
 
 
 def set_model(made: Any, names: set[str], extra: dict[str, Any] | None, private: dict[str, Any] | None) -> None:
-    """Give a bare model what it has besides fields, past any setter."""
+    """Set the data of a bare model other than fields, bypassing setters."""
     _set_names(made, names)
     _set_extra(made, extra)
     _set_private(made, private)
 
 
 def model_parts(value: Any) -> list[Any]:
-    """Return what `set_model` gives a model, past any code of its class."""
+    """Return the data that `set_model` sets, without running code of the class."""
     return [slot.__get__(value) for slot in _MODEL_SLOTS]
 
 
@@ -275,7 +278,7 @@ def _exception(record: list[Any], policy: TypePolicy) -> Any:
         _check_type(parts, list, tuple)
         _check_read(f"{module}.{qualname}", *parts)
         if not all(issubclass(type(part), BaseException) for part in parts):
-            raise CorruptStore("a stored group of exceptions holds something else")
+            raise CorruptStore("a stored group of exceptions contains other values")
         made = base.__new__(cls, message, parts)
     else:
         made = base.__new__(cls)
@@ -298,20 +301,20 @@ def _enum(data: bytes, policy: TypePolicy) -> Any:
         return _flag(cls, shape, number)
     member = _of_class(cls, "_member_map_").get(name)
     if member is None:
-        raise RefusedType(f"{module}.{qualname}", f"the enumeration has no member {name!r} any more")
+        raise RefusedType(f"{module}.{qualname}", f"the enumeration no longer has a member {name!r}")
     return member
 
 
 def _flag(cls: Any, shape: Shape, number: list[str]) -> Any:
-    """Return the combination of flags of this number, by the code of `Flag` and not by that of the class."""
+    """Return a combination of flags, using code of `Flag` and not of the class."""
     value = int(number[0])
     if not issubclass(cls, Flag):
-        raise CorruptStore(f"{shape.qualname} has no combinations")
+        raise CorruptStore(f"{shape.qualname} does not support combinations")
     found = _of_class(cls, "_value2member_map_").get(value)
     if found is None:
         found = _combine_flags(cls, value)
     if type(found) is not cls:
-        raise CorruptStore(f"{value} is no combination of flags of {shape.qualname}")
+        raise CorruptStore(f"{value} is not a combination of flags of {shape.qualname}")
     return found
 
 
@@ -324,14 +327,14 @@ def _extension(record: list[Any], policy: TypePolicy) -> Any:
     base = BASE_BY_NAME[base_name]
     _check_state(state)
     if base_of(cls) is not base:
-        raise RefusedType(f"{module}.{qualname}", f"it extended {base_name} when it was stored and does not now")
+        raise RefusedType(f"{module}.{qualname}", f"it extended {base_name} when it was stored, and no longer does")
     made = _new_builtin(cls, base, content)
     restore(made, state, shape)
     return made
 
 
 def _new_builtin(cls: type, base: Any, content: Any) -> Any:
-    """Return a bare `cls` with the content of its builtin `base`, by the base's own methods."""
+    """Return a bare object with the content of its builtin base, set by base methods."""
     _check_type(content, _CONTENT_TYPES.get(base, list))
     if base in (set, frozenset):
         _check_spread(content)
@@ -359,7 +362,7 @@ def _fill(made: Any, flat: list[Any], setitem: Callable[[Any, Any, Any], None] =
 
 
 def _check_spread(keys: list[Any]) -> list[Any]:
-    """Return keys, or members of a set; raise an error if to look them up would take long."""
+    """Return keys, or members of a set; raise an error if too many have the same hash."""
     if not are_spread(keys):
         raise CorruptStore(f"more than {MOST_ALIKE} keys of a stored value have the same hash")
     return keys
@@ -379,16 +382,16 @@ def _number(value: Any) -> int:
 
 
 def _check_type(value: Any, *kinds: type) -> None:
-    """Raise an error unless a value is of one of these types: a constructor would ask another for its code."""
+    """Raise an error unless a value has one of these types, whose code is safe to run."""
     if type(value) not in kinds:
-        raise CorruptStore(f"a {type(value).__name__} stands where a {kinds[0].__name__} should")
+        raise CorruptStore(f"found a {type(value).__name__} instead of a {kinds[0].__name__}")
 
 
 def _check_read(name: str, *parts: Any) -> None:
-    """Raise an error if one of the parts is a placeholder where no other value may stand."""
+    """Raise an error if a part is a placeholder in a place that does not allow one."""
     for part in parts:
         if type(part) is Unread:
-            raise RefusedType(name, f"it holds a {part.type_name}: {part.reason}")
+            raise RefusedType(name, f"it contains a {part.type_name}: {part.reason}")
 
 
 # --- Standard library ---
@@ -403,7 +406,7 @@ def _aware(record: list[Any], policy: TypePolicy) -> Any:
 
 
 def _fraction(record: list[Any], policy: TypePolicy) -> Fraction:
-    """Return a fraction of numbers without a common divisor: to look for one in long numbers would take minutes."""
+    """Return a fraction without reducing it, which may take minutes for long numbers."""
     _, numerator, denominator = record
     if _number(denominator) < 1:
         raise CorruptStore("the denominator of a stored fraction is not positive")
@@ -416,7 +419,7 @@ def _fraction(record: list[Any], policy: TypePolicy) -> Fraction:
 def _pattern(record: list[Any], policy: TypePolicy) -> re.Pattern[Any]:
     _, pattern, flags = record
     _check_type(pattern, str, bytes)
-    return re.compile(pattern, _number(flags) & ~re.DEBUG)  # which prints
+    return re.compile(pattern, _number(flags) & ~re.DEBUG)  # the flag DEBUG would print
 
 
 def _secret(record: list[Any], policy: TypePolicy) -> Any:
@@ -459,7 +462,7 @@ def _path_or_address(data: bytes, policy: TypePolicy) -> Any:
     try:
         return _MADE_OF_TEXT[name](text)
     except NotImplementedError as error:
-        raise RefusedType(f"pathlib.{name}", "such a path cannot be made on this system: store pure paths") from error
+        raise RefusedType(f"pathlib.{name}", "this system does not support such a path: store pure paths") from error
 
 
 # --- numpy ---
@@ -490,24 +493,24 @@ def _from_buffer(described: Any, shape: list[int], order: str, data: bytes) -> A
     if not _is_description(described):
         raise CorruptStore("the kind of a stored array is damaged")
     dtype = numpy.lib.format.descr_to_dtype(described)
-    # Elements of no bytes could be as many as one likes.
+    # The number of elements without bytes would be unlimited.
     if dtype.hasobject or not dtype.itemsize or type(data) is not bytes or any(_number(length) < 0 for length in shape):
         raise CorruptStore("a stored array is damaged")
-    # Over a bytearray, so that the array is writable as it was.
+    # A bytearray makes the array writable, as it was.
     made = numpy.ndarray(tuple(shape), dtype, bytearray(data), order=order)
     if made.nbytes != len(data):
-        raise CorruptStore("a stored array is not as long as its shape says")
+        raise CorruptStore("the length of a stored array does not match its shape")
     return made
 
 
 def _is_description(described: Any) -> bool:
-    """Return whether numpy may be asked for a type by this: of anything else it would read attributes."""
+    """Return whether a dtype's description has only types that numpy reads safely."""
     if type(described) in (list, tuple):
         return all(map(_is_description, described))
     return type(described) in (str, int)
 
 
-# --- What is shown of a value that was refused, as plain data ---
+# --- Showing refused values as plain data ---
 
 
 def _show_first(parts: list[Any]) -> Any:
@@ -515,7 +518,7 @@ def _show_first(parts: list[Any]) -> Any:
 
 
 def _show_fields(parts: list[Any]) -> dict[str, Any]:
-    """Return fields, and whatever else stands in a dict: attributes that are no fields, extra and private ones."""
+    """Return fields and other attributes: undeclared, extra and private ones."""
     _check_state(parts[0])
     shown: dict[str, Any] = {}
     for part in parts:
@@ -530,7 +533,7 @@ def _show_namedtuple(parts: list[Any]) -> dict[str, Any]:
 
 def _show_extension(parts: list[Any]) -> Any:
     base_name, content, state = parts
-    if base_name in ("defaultdict", "deque"):  # whose first part is their factory, or how long they may be
+    if base_name in ("defaultdict", "deque"):  # their first part is the factory or the maximum length
         content = content[1:]
     if issubclass(BASE_BY_NAME[base_name], dict):
         content = _fill({}, content)

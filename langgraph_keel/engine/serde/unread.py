@@ -1,4 +1,4 @@
-"""What stands for a stored value that may not be revived here, where somebody only looks: all around it is shown."""
+"""Placeholders for stored values that may not be revived, in read-only views."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import RefusedType, UnstorableValue
 
 PLACEHOLDER = (
-    "a placeholder for a value that this program may not read, and no value: to go on from a state, read it with its "
-    "classes, by the saver itself"
+    "a placeholder for a value that this program may not read: to continue from a state, import its classes and read "
+    "it by the saver itself"
 )
 
 LOST = "langgraph_keel.blobs", "Lost"
-"""The name of the class that a value seems to have been of whose object is gone (`blobs`). There is no such class."""
+"""The class name shown for a value whose object is lost (`blobs`). The class does not exist."""
 
 
 @publish
 class Unread:
-    """Stands for a stored value that may not be revived here (`saver.raw`, `saver.diff`, `saver.timeline`).
+    """Placeholder for a stored value that may not be revived, as in `saver.raw`.
 
     It cannot be stored.
 
     Attributes:
-        module: Where its class was defined when it was stored.
-        qualname: The qualified name of the class there.
-        reason: Why it was refused, and what would allow it.
+        module: Module of the value's class when it was stored.
+        qualname: Qualified name of the class in that module.
+        reason: Reason why it was refused, with advice.
     """
 
     __slots__ = ("_parts", "_show", "module", "qualname", "reason")
@@ -36,21 +36,21 @@ class Unread:
         self.reason = reason
         self._parts = parts
         self._show = show
-        _ = self.stored  # damaged parts are found now
+        _ = self.stored  # raises an error now if parts are damaged
 
     @property
     def type_name(self) -> str:
-        """The class, as `RefusedType` names it."""
+        """Full name of the class, as in `RefusedType`."""
         return f"{self.module}.{self.qualname}"
 
     @property
     def stored(self) -> Any:
-        """What is stored of it, as plain data: the fields of a data object, by name; `None` if that is a secret."""
+        """The stored value as plain data: fields by name, or `None` for a secret."""
         return self._show(self._parts)
 
     @property
     def slots(self) -> dict[str, Any]:
-        """What holds the fields of a data object: the edits of a large value are applied to them."""
+        """The dict of a data object's fields, to which edits of a large value are applied."""
         fields = next((part for part in self._parts[:2] if type(part) is dict), None)
         if fields is None:
             raise TypeError(f"a {self.qualname} has no fields")
@@ -58,23 +58,23 @@ class Unread:
 
     @property
     def mark(self) -> list[Any]:
-        """All that is stored of it, to tell it from others."""
+        """All of its stored data, for comparison."""
         return [self.module, self.qualname, *self._parts]
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the same is stored of both."""
+        """Return whether both have the same stored data."""
         return self.mark == other.mark if isinstance(other, Unread) else NotImplemented
 
     def __hash__(self) -> int:
-        """Hash the name of the class: it may stand in a set."""
+        """Hash the name of the class, so that a set can contain it."""
         return hash((self.module, self.qualname))
 
     def __repr__(self) -> str:
-        """Return its class and what is stored of it."""
+        """Show the class and the stored data."""
         return f"Unread({', '.join(f'{name}={part!r}' if name else repr(part) for name, part in self._pairs())})"
 
     def __rich_repr__(self) -> Iterator[Any]:
-        """Yield the same for a terminal."""
+        """Yield the same parts for a terminal."""
         yield from ((name, part) if name else part for name, part in self._pairs())
 
     def _pairs(self) -> Iterator[tuple[str, Any]]:
@@ -85,16 +85,16 @@ class Unread:
             yield "", stored
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled, which would store it."""
+        """Refuse pickling, which would store it."""
         raise refuse_placeholder()
 
     def __deepcopy__(self, memo: Any) -> Unread:
-        """Return itself: nothing of it changes."""
+        """Return itself, because it is immutable."""
         return self
 
 
 def is_lost(value: Any) -> bool:
-    """Return whether a placeholder stands for what is lost."""
+    """Return whether a value is a placeholder for a lost object."""
     return type(value) is Unread and (value.module, value.qualname) == LOST
 
 
@@ -106,7 +106,7 @@ def refuse_placeholder() -> UnstorableValue:
 def unread_of(
     parts: list[Any], error: RefusedType, show: Callable[[list[Any]], Any], present_name: Callable[[Any, Any], Any]
 ) -> Unread:
-    """Return what stands for a value that was refused."""
+    """Return the placeholder for a refused value."""
     if len(parts) > 1 and type(parts[0]) is type(parts[1]) is str:
         names = present_name(parts[0], parts[1])
         if ".".join(names) == error.type_name:
