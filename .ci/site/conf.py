@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from docutils import nodes
 from sphinx import addnodes
@@ -18,8 +18,10 @@ from sphinx.pycode import ModuleAnalyzer
 from sphinx.util import logging
 
 import langgraph_keel
+from langgraph_keel import options
 
 HERE = Path(__file__).parent
+OPTIONS = (options.SqliteOptions, options.FileOptions, options.PostgresOptions, options.RedisOptions, options.OpenOptions)
 
 project = "langgraph-keel"
 version = release = langgraph_keel.__version__
@@ -39,8 +41,10 @@ myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]
 nb_execution_mode = "off"
 nb_merge_streams = True
+suppress_warnings = ["misc.highlighting_failure"]  # shell commands in cells
 
 # Docstrings are Google style; a name in single backticks is a link if it has an entry, and code if not.
+napoleon_use_ivar = True
 default_role = "py:obj"
 autodoc_default_options = {"members": True, "member-order": "bysource", "show-inheritance": True}
 autodoc_typehints_format = "short"
@@ -77,12 +81,13 @@ def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] += (HERE / "navigation.md").read_text(encoding="utf-8")
 
 
-def unlink_files(app: Sphinx, doctree: nodes.document) -> None:
-    """Turn links to files and directories of the repository that are not pages into their text."""
+def mend_links(app: Sphinx, doctree: nodes.document) -> None:
+    """Turn links to files and directories that are not pages into their text; find names only where they belong."""
+    for link in doctree.findall(addnodes.pending_xref):
+        link.attributes.pop("refspecific", None)
     directory = app.env.doc2path(app.env.docname).parent
-    for link in [*doctree.findall(addnodes.download_reference), *doctree.findall(addnodes.pending_xref)]:
-        target = link["reftarget"]
-        if isinstance(link, addnodes.download_reference) or (target and (directory / target).is_dir()):
+    for link in list(doctree.findall(lambda node: isinstance(node, nodes.Element) and node.get("reftype") == "myst")):
+        if isinstance(link, addnodes.download_reference) or (directory / link["reftarget"]).is_dir():
             link.replace_self(link.children)
 
 
@@ -90,14 +95,29 @@ def unlink_files(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def read_attributes() -> None:
-    """Give autodoc the docstrings of attributes: public classes name the package as their module, not their file."""
-    package = ModuleAnalyzer.for_module("langgraph_keel")
-    package.analyze()
-    for name, path in langgraph_keel._MODULES.items():
+    """Give autodoc the docstrings of attributes, which it does not find by itself.
+
+    Public classes name the package as their module, not their file; options are inherited from private classes.
+    """
+    docs, order = {}, {}
+    for name in langgraph_keel.__all__:
+        getattr(langgraph_keel, name)  # imports the modules, which read the annotations of options
+    for name, path in [*langgraph_keel._MODULES.items(), *((each.__name__, options.__name__) for each in OPTIONS)]:
         module = ModuleAnalyzer.for_module(path)
         module.analyze()
-        package.attr_docs.update({key: lines for key, lines in module.attr_docs.items() if key[0] == name})
-        package.tagorder.update({tag: at for tag, at in module.tagorder.items() if tag.split(".")[0] == name})
+        docs.update({key: lines for key, lines in module.attr_docs.items() if key[0] == name})
+        order.update(module.tagorder)
+    inherited = {key[1]: lines for key, lines in ModuleAnalyzer.for_module(options.__name__).attr_docs.items()}
+    for each in OPTIONS:
+        own = {name: lines for name, lines in inherited.items() if name in each.__annotations__}
+        docs.update({(each.__name__, name): own[name] for name in own.keys() - options.SaverOptions.__annotations__})
+    for each in (options.SaverOptions, *OPTIONS):
+        each.__annotations__ = get_type_hints(each)  # without the checks of values
+    for path in ("langgraph_keel", options.__name__):
+        module = ModuleAnalyzer.for_module(path)
+        module.analyze()
+        module.attr_docs.update(docs)
+        module.tagorder.update(order)
 
 
 def mark_code(app: Sphinx, what: str, name: str, thing: object, options: Any, lines: list[str]) -> None:
@@ -116,6 +136,6 @@ def setup(app: Sphinx) -> None:
     """Connect the functions above."""
     read_attributes()
     app.connect("source-read", add_navigation)
-    app.connect("doctree-read", unlink_files)
+    app.connect("doctree-read", mend_links)
     app.connect("autodoc-process-docstring", mark_code, priority=400)
     app.connect("env-check-consistency", check_names)
