@@ -21,7 +21,7 @@ import langgraph_keel
 from langgraph_keel import options
 
 HERE = Path(__file__).parent
-OPTIONS = (options.SqliteOptions, options.FileOptions, options.PostgresOptions, options.RedisOptions, options.OpenOptions)
+OPTIONS = [getattr(options, f"{name}Options") for name in ("Sqlite", "File", "Postgres", "Redis", "Open")]
 
 project = "langgraph-keel"
 version = release = langgraph_keel.__version__
@@ -107,7 +107,8 @@ def read_attributes() -> None:
         module.analyze()
         docs.update({key: lines for key, lines in module.attr_docs.items() if key[0] == name})
         order.update(module.tagorder)
-    inherited = {key[1]: lines for key, lines in ModuleAnalyzer.for_module(options.__name__).attr_docs.items()}
+    found = ModuleAnalyzer.for_module(options.__name__).attr_docs.items()
+    inherited = {name: lines for (group, name), lines in found if group.startswith("_")}
     for each in OPTIONS:
         own = {name: lines for name, lines in inherited.items() if name in each.__annotations__}
         docs.update({(each.__name__, name): own[name] for name in own.keys() - options.SaverOptions.__annotations__})
@@ -120,9 +121,10 @@ def read_attributes() -> None:
         module.tagorder.update(order)
 
 
-def mark_code(app: Sphinx, what: str, name: str, thing: object, options: Any, lines: list[str]) -> None:
-    """Mark the indented programs of a docstring, which follow an empty line, as code."""
-    lines[:] = re.sub(r"^(\S.*\n)\n(?= {4})", r"\1\n.. code-block:: python\n\n", "\n".join(lines), flags=re.M).split("\n")
+def mark_docstring(app: Sphinx, what: str, name: str, thing: object, options: Any, lines: list[str]) -> None:
+    """Mark the indented programs of a docstring as code; keep napoleon from reading "text: text" as a type."""
+    text = re.sub(r"^(\S.*\n)\n(?= {4})", r"\1\n.. code-block:: python\n\n", "\n".join(lines), flags=re.M)
+    lines[:] = [*(("..", "") if what in ("attribute", "property") else ()), *text.split("\n")]
 
 
 def check_names(app: Sphinx, env: Any) -> None:
@@ -137,5 +139,5 @@ def setup(app: Sphinx) -> None:
     read_attributes()
     app.connect("source-read", add_navigation)
     app.connect("doctree-read", mend_links)
-    app.connect("autodoc-process-docstring", mark_code, priority=400)
+    app.connect("autodoc-process-docstring", mark_docstring, priority=400)
     app.connect("env-check-consistency", check_names)
