@@ -38,6 +38,8 @@ include_patterns = ["*.md", "langgraph_keel/**.md", "notebooks/*.ipynb", "tests/
 
 myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]
+mermaid_height = "auto"
+mermaid_fullscreen = False
 nb_execution_mode = "off"
 nb_merge_streams = True
 suppress_warnings = ["misc.highlighting_failure"]  # shell commands in cells

@@ -12,6 +12,7 @@ from sphinx.util import logging
 import langgraph_keel
 from langgraph_keel import options
 
+NAME = re.compile(r"[A-Za-z_][\w.]*")
 OPTIONS = [getattr(options, f"{name}Options") for name in ("Sqlite", "File", "Postgres", "Redis", "Open")]
 
 
@@ -43,9 +44,17 @@ def read_attributes() -> None:
 
 
 def mark_docstring(app: Sphinx, what: str, name: str, thing: object, options: Any, lines: list[str]) -> None:
-    """Mark the indented programs of a docstring as code; keep napoleon from reading "text: text" as a type."""
+    """Mark indented programs and whatever is no name as code; keep napoleon from reading "text: text" as a type."""
     text = re.sub(r"^(\S.*\n)\n(?= {4})", r"\1\n.. code-block:: python\n\n", "\n".join(lines), flags=re.M)
+    text = re.sub(r"`([^`]+)`", lambda found: found[0] if NAME.fullmatch(found[1]) else f"`{found[0]}`", text)
     lines[:] = [*(("..", "") if what in ("attribute", "property") else ()), *text.split("\n")]
+
+
+def shorten(app: Sphinx, what: str, name: str, thing: object, options: Any, signature: str, returns: str) -> Any:
+    """Leave the options of every saver out of the signatures of savers: they have a list of their own."""
+    if signature and ", serde: " in signature:
+        return signature.partition(", serde: ")[0] + ", **options: Unpack[SaverOptions])", returns
+    return None
 
 
 def check_names(app: Sphinx, env: Any) -> None:
@@ -59,4 +68,5 @@ def setup(app: Sphinx) -> None:
     """Connect the functions above."""
     read_attributes()
     app.connect("autodoc-process-docstring", mark_docstring, priority=400)
+    app.connect("autodoc-process-signature", shorten)
     app.connect("env-check-consistency", check_names)
