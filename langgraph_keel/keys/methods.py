@@ -51,8 +51,8 @@ class MasterKeys(NamedTuple):
         if self.needed is None:
             return f"nothing is sealed yet; {self.current!r} will be the master key"
         if self.is_current:
-            return f"the master key is {self.current!r}, the current one"
-        return f"the master key is {self.needed!r}, and {self.current!r} is the current one: rotate"
+            return f"the master key {self.current!r} is current"
+        return f"the master key is {self.needed!r}, and the current one is {self.current!r}: run `keel keys rotate`"
 
 
 Progress: TypeAlias = Callable[[int, int | None], object]
@@ -83,7 +83,7 @@ class Renewed(NamedTuple):
             return "nothing is sealed yet: the store has no keys"
         failed = f"; the keys of {len(self.failed):,} cannot be read and were not changed" if self.failed else ""
         threads = count_of(self.threads, "thread")
-        return f"the store and {threads} have another key, wrapped with {self.master!r}{failed}"
+        return f"the store and {threads} have new keys, wrapped with {self.master!r}{failed}"
 
 
 @publish
@@ -110,7 +110,7 @@ class Migrated(NamedTuple):
         """Describe the result in words."""
         done = f"{count_of(self.records, 'record')} sealed, in {count_of(self.threads, 'thread')}"
         if self.is_done:
-            return f"{done}: nothing stands there in plain text any more"
+            return f"{done}: the store contains no more plain text"
         return f"{done}; records in {count_of(len(self.failed), 'thread')} cannot be read and were not sealed"
 
 

@@ -1,1 +1,1 @@
-"""Threads from one store to another, as files, of LangGraph's own savers in and out; and where the bytes are."""
+"""Copies threads between stores, imports and exports them, and measures stores."""

@@ -1,4 +1,4 @@
-"""Cells from one store to another: shelf by shelf, in the order of their keys, those that are not there as they are."""
+"""Copies missing and changed cells to another store, shelf by shelf in key order."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from langgraph_keel.moving.outline import Shelves, content_of_cell, digest_of_ce
 from langgraph_keel.moving.pair import SOURCE, TARGET, on
 
 _PAGE = 20
-"""Most cells that are read at once, with their bodies."""
+"""Maximum cells read per request, with their bodies."""
 _BYTES = 1 << 20
-"""Bytes of bodies from which on fewer are read at once."""
+"""Bytes of bodies per request above which fewer cells are read next time."""
 CHAIN = {LINKS.kind, CONTENTS.kind, HEADS.kind}
-"""Kinds of cells that make one chain over all threads: a part of it is none."""
+"""Kinds of cells that form one chain over all threads, copied completely or not."""
 
 
 @dataclass(slots=True)
@@ -29,8 +29,8 @@ class Moved:
 
     count: int = 0
     nbytes: int = 0
-    kept: list[str] = field(default_factory=list)  # kinds and keys of cells that differ in the target, and stay
-    damaged: dict[str, str] = field(default_factory=dict)  # why a cell was not copied, by the thread that it belongs to
+    kept: list[str] = field(default_factory=list)  # kinds and keys of cells that differ in the target, which keeps them
+    damaged: dict[str, str] = field(default_factory=dict)  # why a cell was not copied, by its thread's id
 
 
 class CellCopy:
@@ -41,7 +41,7 @@ class CellCopy:
         self._size = 1
 
     def join(self, shelf: Shelf, is_meant: Callable[[str, Cell], bool], is_ours: Callable[[Cell], bool]) -> Plan[None]:
-        """Have a shelf of the target hold what that of the source does."""
+        """Copy a shelf of the source to the target."""
         wanted: dict[str, str | None] = {}
         doubtful: list[str] = []
         pair = _Pair(self._source, self._target, shelf)
@@ -54,7 +54,7 @@ class CellCopy:
             if ours is not None and digest_of_cell(theirs) == digest_of_cell(ours):
                 continue
             if ours is not None and not is_ours(ours):
-                doubtful.append(key)  # both may say the same, by chance of the same source, with other tokens
+                doubtful.append(key)  # both may have the same content with different tokens
                 if len(doubtful) >= _PAGE:
                     yield from self._keep_others(shelf, doubtful)
                     doubtful = []
@@ -67,7 +67,7 @@ class CellCopy:
         yield from self._keep_others(shelf, doubtful)
 
     def _keep_others(self, shelf: Shelf, keys: Sequence[str]) -> Plan[None]:
-        """Note which cells of the target say something else than those of the source."""
+        """Note the cells of the target that differ from the source and are kept."""
         differing = (yield from self._find_unequal(shelf, keys)) if keys else ()
         self._done.kept += [f"{shelf.kind} {key}" for key in differing]
 
@@ -90,8 +90,8 @@ class CellCopy:
         self._size = min(_PAGE, 2 * len(wanted)) if nbytes < _BYTES else max(1, len(wanted) // 2)
 
     def join_chain(self) -> Plan[None]:
-        """Copy the whole audit trail, if the target's is empty or the beginning of it; else nothing."""
-        # The head is read before the links, and written after them: it must never be ahead of the last one.
+        """Copy the audit trail, if the target's is empty or the beginning of it."""
+        # The head is read before the links, and written after them: it must never be ahead of the last link.
         heads: Mapping[str, Cell] = yield from on(SOURCE, self._source.read_cells(HEADS, [HEAD]))
         pair = _Pair(self._source, self._target, LINKS)
         while (found := (yield from pair.next())) is not None:
@@ -111,7 +111,7 @@ class CellCopy:
     def find_difference(
         self, shelf: Shelf, is_meant: Callable[[str, Cell], bool], *, is_whole: bool = False
     ) -> Plan[str | None]:
-        """Return the first cell that differs between source and target; `None` if none does. Tokens may differ."""
+        """Return the first cell whose content differs (ignoring tokens), or `None`."""
         keys: list[str] = []
         pair = _Pair(self._source, self._target, shelf)
         while (found := (yield from pair.next())) is not None:
@@ -121,7 +121,7 @@ class CellCopy:
             if theirs is None or not is_meant(key, theirs):
                 continue
             if ours is None:
-                return f"{shelf.kind} {key}, which the target has not"
+                return f"{shelf.kind} {key}, which the target lacks"
             keys.append(key)
             if len(keys) >= self._size:
                 for differs in (yield from self._find_unequal(shelf, keys)):
@@ -132,7 +132,7 @@ class CellCopy:
         return None
 
     def _find_unequal(self, shelf: Shelf, keys: Sequence[str]) -> Plan[Sequence[str]]:
-        """Return which of some cells do not have the same content on both sides."""
+        """Return the keys of cells whose content differs between both sides."""
         theirs: Mapping[str, Cell] = yield from on(SOURCE, self._source.read_cells(shelf, keys))
         ours: Mapping[str, Cell] = yield from on(TARGET, self._target.read_cells(shelf, keys))
         nbytes = sum(len(cell.body) for cell in theirs.values())
@@ -146,7 +146,7 @@ def _content(cells: Mapping[str, Cell], key: str) -> tuple[bytes, bytes] | None:
 
 
 class _Pair:
-    """Iterates over a shelf of both stores at once: each key that one of them has, and its cells."""
+    """Iterates over a shelf of both stores: each key in either, with its cells."""
 
     def __init__(self, source: Store[Any, Any], target: Store[Any, Any], shelf: Shelf) -> None:
         self._theirs, self._ours = Shelves(source, shelf), Shelves(target, shelf)

@@ -1,6 +1,6 @@
-"""Databases in which LangGraph's savers keep threads, opened for reading only: a SQLite file, or PostgreSQL.
+"""Read-only connections to databases of LangGraph's savers, SQLite or PostgreSQL.
 
-Nothing is written, and no writer has to wait. No error contains a password.
+They write nothing and block no writer. No error contains a password.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from langgraph_keel.errors import (
 
 _SPARE = 1 << 20
 _STEPS, _STEPS_A_BYTE = 100_000, 4
-"""Steps of SQLite's machine after which they are counted, and how many a file may take for each of its bytes."""
+"""Steps of SQLite's virtual machine per check, and maximum steps per byte of a file."""
 
 _WITH_COLON = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
-_NAMED = "a store of LangGraph's savers is named by sqlite:///PATH, the PATH of a file, or postgresql://HOST/DATABASE"
+_NAMED = "use sqlite:///PATH, the PATH of a file, or postgresql://HOST/DATABASE for a store of LangGraph's savers"
 
 
 class Connection(Protocol):
-    """A database that is read."""
+    """A read-only connection to a database."""
 
     mark: str
     """The placeholder of a value in a statement."""
 
     def read(self, statement: str, *values: Any) -> Sequence[Sequence[Any]]:
-        """Return the rows that a statement finds."""
+        """Return the rows of a query."""
 
     def columns(self, table: str) -> Sequence[str]:
-        """Return the names of a table's columns; none if there is no such table."""
+        """Return the names of a table's columns; empty if the table does not exist."""
 
     @contextmanager
     def moment(self) -> Iterator[None]:
-        """Have all that is read meanwhile be of one moment."""
+        """Read from one snapshot within this context."""
 
 
 # -- SQLite ------------------------------------------------------------------------------------------------------------
 
 
 class SqliteConnection:
-    """A file of SQLite that may come from an attacker: a statement gives no more bytes than the file has."""
+    """A SQLite file that may come from an attacker; limits the bytes of each statement."""
 
     mark = "?"
 
@@ -77,12 +77,13 @@ class SqliteConnection:
             for row in self._connection.execute(statement, values):
                 nbytes += sum(len(value) for value in row if isinstance(value, str | bytes))
                 if nbytes > self._most:
-                    raise CorruptStore(f"{self._place}: a table claims to hold more than the file does")
+                    raise CorruptStore(f"{self._place}: a table returns more bytes than the file has")
                 rows.append(row)
         return rows
 
     def columns(self, table: str) -> Sequence[str]:
-        """See `Connection.columns`. Views and computed columns, whose values are not in the file, are not read."""
+        """See `Connection.columns`; ignores views and tables with computed columns."""
+        # Their values are not in the file.
         is_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
         found = self.read("SELECT name, hidden FROM pragma_table_xinfo(?)", table) if self.read(is_table, table) else ()
         return [] if any(hidden for _, hidden in found) else [name for name, _ in found]
@@ -99,7 +100,7 @@ class SqliteConnection:
 
 
 def _read_text(data: bytes) -> str | bytes:
-    """Return a text; what is none as bytes, which whoever reads it refuses."""
+    """Return a text; invalid UTF-8 as bytes, which callers refuse."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -108,7 +109,7 @@ def _read_text(data: bytes) -> str | bytes:
 
 @contextmanager
 def open_sqlite(path: str) -> Iterator[Connection]:
-    """Open a file."""
+    """Open a SQLite file for reading."""
     if not os.path.isfile(path):
         raise NotFound(f"there is no file {path}")
     with sqlite_errors(path):
@@ -120,30 +121,30 @@ def open_sqlite(path: str) -> Iterator[Connection]:
 
 @contextmanager
 def sqlite_errors(place: str) -> Iterator[None]:
-    """Name what goes wrong with a file."""
+    """Convert errors of SQLite to Keel's, with the name of the file."""
     try:
         yield
     except sqlite3.OperationalError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_INTERRUPT:
-            raise CorruptStore(f"{place}: a table takes more work to read than a file of its size can hold") from error
+            raise CorruptStore(f"{place}: a table takes more work to read than is possible for its size") from error
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
-            # Nothing is written here; but in WAL mode SQLite makes a -shm also for who only reads.
+            # In WAL mode, SQLite creates a -shm file even for readers.
             raise StoreError(
-                f"{place}: {error}. It is in WAL mode, perhaps, and nothing can be written beside it, where SQLite "
-                "needs a file also to read: copy it, with its -wal if there is one, to where that can be"
+                f"{place}: {error}. The file may be in WAL mode in a read-only directory, where SQLite must create "
+                "another file even for reading. Copy it, with its -wal file if there is one, to a writable directory"
             ) from error
         kind = StoreBusy if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) else StoreError
         raise kind(f"{place}: {error}") from error
     except sqlite3.DatabaseError as error:
-        raise InvalidInput(f"{place} is no sound database of SQLite: {error}") from error
+        raise InvalidInput(f"{place} is not a valid SQLite database: {error}") from error
 
 
 # -- PostgreSQL --------------------------------------------------------------------------------------------------------
 
 
 class PostgresConnection:
-    """A database of PostgreSQL."""
+    """A PostgreSQL database."""
 
     mark = "%s"
 
@@ -172,7 +173,7 @@ class PostgresConnection:
 
 @contextmanager
 def open_postgres(url: str) -> Iterator[Connection]:
-    """Open a database."""
+    """Open a PostgreSQL database for reading."""
     try:
         import psycopg
     except ModuleNotFoundError as error:
@@ -188,7 +189,7 @@ def open_postgres(url: str) -> Iterator[Connection]:
 
 @contextmanager
 def postgres_errors(place: str) -> Iterator[None]:
-    """Name what goes wrong with a server; no password stands in it."""
+    """Convert errors of psycopg to Keel's, without passwords."""
     import psycopg
 
     try:
@@ -198,11 +199,11 @@ def postgres_errors(place: str) -> Iterator[None]:
     except psycopg.OperationalError as error:
         if "password" in str(error) or (error.sqlstate or "").startswith("28"):
             raise AccessDenied(f"{place}: the server refuses this user or password") from None
-        if "connection is bad: invalid" in str(error):  # before it connects: `invalid sslmode value: "x"`
+        if "connection is bad: invalid" in str(error):  # before connecting: `invalid sslmode value: "x"`
             raise InvalidInput(f"{place}: an option of the URL has a wrong value: {error}") from None
         raise StoreUnavailable(f"{place}: {str(error).strip() or 'the connection broke'}") from error
     except psycopg.ProgrammingError as error:
-        if error.sqlstate is None:  # of psycopg itself: it quotes what it cannot read, a password perhaps
+        if error.sqlstate is None:  # raised by psycopg itself, which quotes the URL, perhaps with a password
             raise InvalidInput(f"{place}: the URL cannot be read") from None
         raise StoreError(f"{place}: {error}") from error
     except psycopg.Error as error:
@@ -210,7 +211,7 @@ def postgres_errors(place: str) -> Iterator[None]:
 
 
 def find_place(given: str | os.PathLike[str]) -> tuple[Literal["postgresql", "sqlite"], str]:
-    """Return which database a URL or a path names: PostgreSQL by its URL, or SQLite by the path of its file."""
+    """Return the kind of database of a URL or path, and its URL or path."""
     if not isinstance(given, str):
         return "sqlite", os.fspath(given)
     scheme, is_url, rest = given.partition("://")
@@ -221,15 +222,15 @@ def find_place(given: str | os.PathLike[str]) -> tuple[Literal["postgresql", "sq
     path = rest.removeprefix("/") if is_url else given
     is_doubtful = "?" in path and "=" in path if is_url else "=" in given or "@" in given or _WITH_COLON.match(given)
     if (is_url and not rest.startswith("/")) or (is_doubtful and not os.path.lexists(path)):
-        raise InvalidInput(f"what was given is no path of a file, and no URL: {_NAMED}")
+        raise InvalidInput(f"the source or target is neither a file path nor a URL: {_NAMED}")
     return "sqlite", path
 
 
 def place_of(url: str) -> str:
-    """Return how a server is named: without user, password and options."""
+    """Return the display name of a server: its URL without user, password and options."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # an address of IPv6 without its end
+    except ValueError:  # an IPv6 address without a closing bracket
         return "PostgreSQL"
     try:
         port = f":{parts.port}" if parts.port else ""

@@ -1,4 +1,4 @@
-"""Copies threads to another store in two passes, while others write; it may be cut off and repeated."""
+"""Copies threads to another store in two passes, resumable and while runs write."""
 
 from __future__ import annotations
 
@@ -29,35 +29,34 @@ from langgraph_keel.tools.copies import find_open, find_unused, note_brought
 from langgraph_keel.tools.keys import HashSecret
 
 Tell: TypeAlias = Callable[[int, int | None, int], object]
-"""Called with how many threads were looked at, of how many, and how many bytes were copied."""
+"""Called with threads processed, total threads, and bytes copied."""
 Mode: TypeAlias = Literal["copy", "look", "verify"]
 _ROUNDS = 3
-"""Copies of a thread that keeps changing, before it is reported as changing."""
+"""Maximum attempts to copy a changing thread in each pass."""
 _RESERVED = {OBJECTS.kind, STORE.kind, KIND}
-"""Kinds of cells that a store keeps for itself: which objects are its own, and its keys."""
+"""Kinds of cells of the store itself: its list of objects, and its keys."""
 
 
 @publish
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What a copy has done, or would do.
+    """The result of a copy.
 
     Attributes:
-        copied: Threads that the target has got, or of which it has got what was missing.
-        same: Threads that it had as they are.
-        nbytes: Bytes of records that went over: checkpoints, rows of values, writes, and what stands beside them.
-        exists: Threads that the target holds otherwise, and nobody has copied there, or somebody has used since; why.
-        failed: Threads that cannot be read, or whose tool calls the target would not recognize, and why; those that
-            have no name, by the empty one.
-        changing: Threads that changed each time that they were copied: copy again when the source is at rest. The empty
-            name is for what threads share.
-        differs: Threads in which the target has something else, and what; only with `verify`. Of what threads share, by
-            the empty name.
-        kept: Records of no thread that the target has otherwise, and keeps: their kinds and keys.
-        gone: Copies whose threads the source has not any more; those that went during this copy are deleted.
-        left: Kinds of records of the source that were left out, as no copied thread has them alone, and `"tenants"` if
-            it has some: `shared=True` brings them.
-        mode: `"copy"`, `"look"` (nothing was written) or `"verify"` (nothing was written, and all was compared).
+        copied: Number of threads that were copied or updated (or would be, or are missing or differ).
+        same: Number of threads that were already up to date.
+        nbytes: Bytes of copied records: checkpoints, rows of values, writes and cells.
+        exists: Threads that exist in the target with different content, by id, with the reason.
+        failed: Threads that cannot be read, or whose tool calls the target would not recognize, with the reason. The
+            empty id is for threads that cannot be listed.
+        changing: Threads that changed during each attempt: copy again when the source is idle. The empty id is for
+            shared records.
+        differs: Threads that differ in the target, with the difference; only with `verify`. The empty id is for shared
+            records.
+        kept: Kinds and keys of shared records that differ in the target, which keeps its own.
+        gone: Copies whose threads no longer exist in the source; those deleted during this copy are deleted too.
+        left: Kinds of shared records that were not copied, and `"tenants"` if there are any: use `shared=True`.
+        mode: `"copy"`, `"look"` (nothing was written) or `"verify"` (only compared).
     """
 
     copied: int = 0
@@ -74,12 +73,12 @@ class CopyReport:
 
     @property
     def is_done(self) -> bool:
-        """Whether the target holds all that it should, and that was compared."""
+        """Whether the target is complete, and was compared with the source."""
         left = self.exists or self.failed or self.changing or self.differs or self.kept
         return not left and (self.mode == "copy" or not self.copied)
 
     def plus(self, other: CopyReport, tenant: str) -> CopyReport:
-        """Return what it is with that of a tenant."""
+        """Return the sum of this report and a tenant's."""
 
         def named(found: Mapping[str, str]) -> dict[str, str]:
             return {f"{tenant}/{name}": why for name, why in found.items()}
@@ -104,18 +103,18 @@ class CopyReport:
         return {"bytes": fields.pop("nbytes"), **fields, "is_done": self.is_done}
 
     def __str__(self) -> str:
-        """Say it in a line."""
-        did = {"copy": "copied", "look": "to be copied", "verify": "missing, or not up to date"}[self.mode]
-        they = "it is" if self.same == 1 else "they are"
-        counts = [f"{count_of(self.copied, 'thread')} {did}", f"{self.same:,} there as {they}"]
+        """Return a summary in one line."""
+        did = {"copy": "copied", "look": "to copy", "verify": "missing or different"}[self.mode]
+        they = "is" if self.same == 1 else "are"
+        counts = [f"{count_of(self.copied, 'thread')} {did}", f"{self.same:,} {they} up to date"]
         counts += [f"{format_size(self.nbytes)} of records"] if self.mode == "copy" else []
         counts += [
             f"{count_of(len(found), noun)} {what}"
             for found, noun, what in (
-                (self.exists, "thread", "that the target holds otherwise"),
+                (self.exists, "thread", "with different content in the target"),
                 (self.failed, "thread", "that cannot be copied"),
                 (self.changing, "thread", "still changing"),
-                (self.differs, "thread", "not the same"),
+                (self.differs, "thread", "with differences"),
                 (self.kept, "record", "that the target keeps"),
             )
             if found
@@ -124,7 +123,7 @@ class CopyReport:
 
 
 def check_mode(mode: object) -> None:
-    """Check what a copy is to do."""
+    """Raise `InvalidInput` for an unknown mode."""
     if not (isinstance(mode, str) and mode in get_args(Mode)):
         raise InvalidInput(f"mode must be one of {', '.join(get_args(Mode))}, not {mode!r:.100}")
 
@@ -140,7 +139,8 @@ def copy_store(
     *,
     shared: bool,
 ) -> Plan[CopyReport]:
-    """Copy threads; with what they share, all threads also of all tenants. See `MovingMethods.copy_to`."""
+    """Copy threads; see `MovingMethods.copy_to`."""
+    # With shared records and all threads, also those of all tenants.
     report = yield from StoreCopy(source, target, mode, tell, origin, shared=shared).run(thread_ids, wanted)
     is_whole = thread_ids is None and wanted.is_empty and not source.tenant and not target.tenant
     tenants = (yield from on(SOURCE, read_tenants(source.store))) if is_whole else ()
@@ -154,7 +154,7 @@ def copy_store(
 
 
 class StoreCopy:
-    """Copies the threads of a store to another one. With `shared=True` the source is trusted."""
+    """Copies threads from one store to another; trusts the source if `shared`."""
 
     def __init__(self, source: Session, target: Session, mode: Mode, tell: Tell, origin: str, *, shared: bool) -> None:
         self._source, self._target, self._mode, self._tell = source, target, mode, tell
@@ -183,7 +183,7 @@ class StoreCopy:
         self._loses_calls = False
 
     def _takes(self, kind: str) -> bool:
-        """Return whether cells of a kind that stand beside a thread are copied with it."""
+        """Return whether a thread's cells of this kind are copied with it."""
         if kind in self._never:
             return False
         if not (self._shared or kind in self._known):
@@ -196,7 +196,7 @@ class StoreCopy:
         self._tell(self._looked, self._total, self._nbytes)
 
     def run(self, thread_ids: Collection[str] | None, wanted: ThreadFilter) -> Plan[CopyReport]:
-        """Copy threads; those of these ids that fit, or all that fit."""
+        """Copy all matching threads, or those of them with the given ids."""
         is_whole = thread_ids is None and wanted.is_empty
         if self._mode == "copy":
             yield from self._check_apart()
@@ -220,7 +220,7 @@ class StoreCopy:
             have: bytes = yield from on(TARGET, read_cells_digest(self._target.store, None, self._is_copied))
             yield from self._mark(None, have.hex())
         if is_whole:
-            # Copies in the target whose threads the source has not any more.
+            # Copies in the target whose threads no longer exist in the source.
             there: list[str] = yield from on(TARGET, read_names(self._target.store))
             for name in sorted({*there} - {*names}):
                 if (yield from self._read_mark(name)) is not None:
@@ -254,7 +254,7 @@ class StoreCopy:
         listed: list[str] = []
         for name in () if again else dict.fromkeys(asked):
             if (yield from self._look(SOURCE, name)).is_empty:
-                raise NotFound(f"thread {name!r}: the source has none of that name")
+                raise NotFound(f"the source has no thread {name!r}")
             listed.append(name)
         return listed
 
@@ -265,7 +265,7 @@ class StoreCopy:
         return found
 
     def _check_apart(self) -> Plan[None]:
-        """See that what is written to the target is not found in the source. Three trips."""
+        """Check with a probe that source and target are different stores. Three trips."""
         cells = Cells(self._target, COPIES, None)
         token = self._target.new_token()
         yield from on(TARGET, cells.overwrite_raw(PROBE, cells.cell(Mark("", self._now()), token=token)))
@@ -280,7 +280,7 @@ class StoreCopy:
     # -- threads -----------------------------------------------------------------------------------------------
 
     def _try(self, thread_id: str, *, is_last: bool) -> Plan[None]:
-        """Copy a thread, or look at it; note what has become of it."""
+        """Copy or compare a thread, and note the outcome."""
         try:
             for _ in range(_ROUNDS):
                 try:
@@ -294,13 +294,14 @@ class StoreCopy:
             self._exists[thread_id] = str(error)
         except KeyMissing as error:
             if not self._done:
-                raise  # opened without keys: so it is with all of them
+                raise  # the source was opened without keys, so all threads would fail
             self._failed[thread_id] = str(error)
         except UNREADABLE as error:
             self._failed[thread_id] = say_unreadable(thread_id, error)
 
     def _bring(self, thread_id: str, is_last: bool) -> Plan[bool]:
-        """Bring a thread of the target up to date; return whether it is the same now (and, at last, was compared)."""
+        """Update a thread in the target; return whether it is the same now."""
+        # In the last pass, its values are compared too.
         want = yield from self._look(SOURCE, thread_id)
         if not want.is_empty:
             thread_id_of(thread_id)
@@ -328,21 +329,21 @@ class StoreCopy:
             self._done[thread_id] = "copied"
             self._differs[thread_id] = differs
             return True
-        # What was compared is the thread as it was when it was looked at, if nobody has changed it since.
+        # The comparison is valid if the source's thread did not change since its outline was read.
         is_settled = (yield from self._look(SOURCE, thread_id)).digest == want.digest
         if differs is None or not is_settled:
             return differs is None and is_settled
         if want.digest == have.digest == (yield from self._look(TARGET, thread_id)).digest:
-            raise CorruptStore(f"thread {thread_id!r}: the target does not give back what was copied: {differs}")
+            raise CorruptStore(f"thread {thread_id!r}: the target does not return the copied data: {differs}")
         return False
 
     def _is_own(self, thread_id: str, want: Outline, have: Outline) -> Plan[bool]:
-        """Return whether a thread of the target is somebody's own, and holds the same: nothing is to be done then."""
+        """Return whether the target's thread is not a copy, but has the same content."""
         try:
             if want.digest != have.digest:
                 yield from self._check_free(thread_id, want, have)
         except ThreadExists:
-            # As when both stores have moved it in from a third one: each has noted when, with tokens of its own.
+            # For example, both stores imported it from a third one: times and tokens of the notes then differ.
             if (yield from self._thread.find_difference(thread_id, want, have)) is not None:
                 raise
             self._own.add(thread_id)
@@ -350,7 +351,7 @@ class StoreCopy:
         return False
 
     def _lacks_secret(self, is_ours: bool) -> Plan[bool]:
-        """Return whether the target will not have the secret by which the source's ledger finds calls. Two trips."""
+        """Return whether the target will lack the source's ledger secret. Two trips."""
         ours = yield from on(TARGET, HashSecret(None).read(self._target))
         try:
             theirs = yield from on(SOURCE, HashSecret(None).read(self._source))
@@ -359,14 +360,14 @@ class StoreCopy:
         return theirs not in (None, ours) and not (self._shared and (ours is None or is_ours))
 
     def _check_calls(self, thread_id: str, want: Outline) -> Plan[None]:
-        """See that the target will recognize the tool calls that the next run of a thread looks for."""
+        """Refuse a thread if its next run would repeat tool calls in the target."""
         session = self._source.with_placeholders()  # no class of the application is needed
         if calls := (yield from on(SOURCE, find_unused(session, thread_id, want.graph))):
             raise InvalidInput(
-                f"thread {thread_id!r}: its next run would make these tool calls again: "
-                f"{', '.join(sorted({str(call.tool) for call in calls}))}. The target lacks the secret of the ledger "
-                "by which it finds them. Copy with shared=True (--with-shared) into a store without a secret of its "
-                "own, or let the run end first"
+                f"thread {thread_id!r}: its next run would repeat these tool calls: "
+                f"{', '.join(sorted({str(call.tool) for call in calls}))}. The target lacks the secret of the ledger, "
+                "which is needed to find them. Copy with shared=True (--with-shared) into a store without its own "
+                "secret, or let the run end first"
             )
 
     def _copy(self, thread_id: str, want: Outline, have: Outline) -> Plan[Outline]:
@@ -374,7 +375,7 @@ class StoreCopy:
             return have
         yield from self._mark(thread_id, "")
         if not have.begins(want):
-            # Something was removed from the source, or put again: a copy has the order and the numbers of before.
+            # Records of the source were removed or stored again, so the copy's order and numbers are outdated.
             yield from on(TARGET, self._target.store.delete_thread(thread_id))
             yield from self._mark(thread_id, "")
             have = yield from self._look(TARGET, thread_id)
@@ -389,20 +390,20 @@ class StoreCopy:
         return have
 
     def _check_free(self, thread_id: str, want: Outline, have: Outline) -> Plan[None]:
-        """See that a thread of the target is nobody's own."""
+        """Raise `ThreadExists` if the target's thread is not an unused copy of this one."""
         if have.is_empty:
             return
         mark = yield from self._read_mark(thread_id)
         if mark is None:
-            raise ThreadExists(f"thread {thread_id!r}: the target holds another one of that name")
+            raise ThreadExists(f"thread {thread_id!r}: the target has a different thread with this id")
         if mark.digest not in ("", have.digest.hex()):
-            raise ThreadExists(f"thread {thread_id!r}: in the target, somebody has gone on with it since {mark.at}")
+            raise ThreadExists(f"thread {thread_id!r}: the target has a copy from {mark.at} that was used since")
         if mark.source != self._origin and have.graph.nodes and not have.is_akin_to(want):
-            raise ThreadExists(f"thread {thread_id!r}: the target holds a copy of another one, of {mark.source!r}")
+            raise ThreadExists(f"thread {thread_id!r}: the target has a different thread, copied from {mark.source!r}")
 
     def _follow(self, thread_id: str, have: Outline) -> Plan[bool]:
-        """Delete a thread from the target that was deleted from the source while it was copied."""
-        # A source also lists names that are not of a thread (`Store.list_strays`); these have no copy.
+        """Delete the copy of a thread that was deleted from the source during the copy."""
+        # A source also lists names without a thread (`Store.list_strays`); these have no copy.
         if not have.is_empty and (yield from self._read_mark(thread_id)) is not None:
             yield from self._check_free(thread_id, have, have)
             yield from on(TARGET, self._target.store.delete_thread(thread_id))
@@ -418,10 +419,10 @@ class StoreCopy:
         cells = Cells(self._target, COPIES, thread_id)
         yield from on(TARGET, cells.overwrite_raw(KEY, cells.cell(Mark(digest, self._now(), self._origin))))
 
-    # -- what threads share ------------------------------------------------------------------------------------
+    # -- shared records ----------------------------------------------------------------------------------------
 
     def _begin_shared(self) -> Plan[bool]:
-        """Return whether all that threads of the target share is a copy, which may be replaced."""
+        """Return whether the target's shared records are an unused copy, so replaceable."""
         have: bytes = yield from on(TARGET, read_cells_digest(self._target.store, None, self._is_copied))
         if have:
             mark = yield from self._read_mark(None)
@@ -431,7 +432,7 @@ class StoreCopy:
         return True
 
     def _copy_shared(self, is_whole: bool, is_ours: bool, is_last: bool) -> Plan[None]:
-        """Copy the shared records that belong to the threads, and if they are asked for, the others."""
+        """Copy the shared records that belong to the threads, and all with `shared=True`."""
 
         def is_meant_of(kind: str) -> Callable[[str, Cell], bool]:
             if (table := self._belonging.get(kind)) is not None and not self._shared:
@@ -463,7 +464,7 @@ class StoreCopy:
             for kind in (*kinds, *(CHAIN if is_whole and self._shared else ())):
                 differs = yield from cells.find_difference(Shelf(None, kind), is_meant_of(kind))
                 if differs is not None and self._mode == "verify":
-                    self._differs[""] = f"what threads share: {differs}"
+                    self._differs[""] = f"shared records: {differs}"
                 elif differs is not None:
                     self._changing[""] = None
 
@@ -480,12 +481,12 @@ class StoreCopy:
         return kind not in self._never
 
     def _belongs(self, table: CellTable[Any], key: str, cell: Cell) -> bool:
-        """Return whether a shared record is its thread's own; if not, the thread has failed."""
+        """Return whether a shared record belongs to its thread; if not, the thread fails."""
         try:
             record = Cells(self._source, table, None).keep(key, cell).record
             if table.thread_of and table.thread_of(key, record) == cell.origin:
                 return True
-            why = f"{table.name.format(key=key)} is not one of this thread"
+            why = f"{table.name.format(key=key)} does not belong to this thread"
         except CorruptStore as error:
             why = str(error)
         self._fail(cell.origin, why)

@@ -1,4 +1,4 @@
-"""Malformed records of a source: what they raise, and what is looked at. Each costs its own thread, and no other."""
+"""Checks and errors for malformed records of a source; each fails only its thread."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ UNREADABLE = (
     struct.error,
 )
 _RATIO = 1000
-"""How many times its stored size a value rarely has: zstandard packs ordinary text, and JSON, a tenth of that."""
+"""Compression ratio of suspicious values; text and JSON reach a tenth of it."""
 
 
 def say_unreadable(thread_id: str, error: BaseException) -> str:
-    """Return why a thread was left out."""
+    """Return the reason why a thread was skipped."""
     if isinstance(error, KeelError):
         return str(error)
     why = f"{type(error).__name__}: {error!s:.200}"
-    return f"thread {thread_id!r}: it holds what no saver writes, and cannot be read: {why}"
+    return f"thread {thread_id!r}: it contains malformed records and cannot be read: {why}"
 
 
 @contextmanager
 def name_damage(thread_id: str) -> Iterator[None]:
-    """Raise what malformed records raise as a named error."""
+    """Convert errors of malformed records to `CorruptStore` with the thread's name."""
     try:
         yield
     except KeelError:
@@ -45,20 +45,20 @@ def name_damage(thread_id: str) -> Iterator[None]:
 
 
 def check_texts(*texts: Any) -> None:
-    """See that names and ids are texts that every store can carry."""
+    """Raise an error unless names and ids are strings that every store supports."""
     for text in texts:
         if type(text) is not str:
-            raise CorruptStore(f"a name or an id is no text: {text!r:.40}")
+            raise CorruptStore(f"a name or an id is not a string: {text!r:.40}")
         text_of(text, "a name or an id")
 
 
 def add_inflated(before: int, bodies: Iterable[bytes], most: int) -> int:
-    """Add the sizes of values that are stored in less than a thousandth of their bytes to the sum so far."""
+    """Add the sizes of values above `_RATIO` to the sum so far, and check the limit."""
     sizes = ((content_size(body), len(body)) for body in bodies)
     inflated = before + sum(size for size, stored in sizes if size > _RATIO * stored)
     if inflated > most:
         raise CorruptStore(
-            f"its values grow to a thousand times their stored size, in all to more than {most:,} bytes: if they are "
-            "your own, open the source with serde=KeelSerializer(max_bytes=...)"
+            f"its values expand to over a thousand times their stored size, to more than {most:,} bytes in total: if "
+            "they are your own, open the source with serde=KeelSerializer(max_bytes=...)"
         )
     return inflated

@@ -1,4 +1,4 @@
-"""Threads of Keel, written into the store of one of LangGraph's own savers by its own `put` and `put_writes`."""
+"""Exports threads to LangGraph's savers, with their own `put` and `put_writes`."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from langgraph_keel.moving.sources import Call, Spot, call_directly, spot_of
 @publish
 @dataclass(slots=True)
 class ExportReport:
-    """What an export to another saver has done.
+    """The result of an export to another saver.
 
     Attributes:
-        threads: How many threads were `"exported"`, are `"present"` already, or `"failed"`.
-        checkpoints: How many checkpoints were put.
-        failed: Why threads could not be written, by their ids; the first thousand.
+        threads: How many threads were `"exported"`, were already `"present"`, or `"failed"`.
+        checkpoints: How many checkpoints were stored.
+        failed: Why threads could not be written, by thread id; the first thousand.
     """
 
     threads: Counter[str] = field(default_factory=Counter)
@@ -65,10 +65,10 @@ class ExportReport:
 
 @contextmanager
 def open_target(target: SourceLike, call: Call | None = None) -> Iterator[Call]:
-    """Open the store of one of LangGraph's savers, and make its tables; yield what calls the saver's methods."""
+    """Open a store of LangGraph's savers and create its tables; yield a method caller."""
     if isinstance(target, BaseCheckpointSaver):
         if engine_of(target) is not None:
-            raise InvalidInput("this is a saver of Keel's: copy the threads to it (`keel copy`)")
+            raise InvalidInput("the target is a saver of Keel's: copy the threads to it (`keel copy`)")
         yield call or call_directly(target)
         return
     kind, address = find_place(target)
@@ -86,16 +86,16 @@ def open_target(target: SourceLike, call: Call | None = None) -> Iterator[Call]:
             saver_class = PostgresSaver
     except ModuleNotFoundError as error:
         package = f"langgraph-checkpoint-{'sqlite' if is_file else 'postgres'}"
-        needed = f"the saver that the threads are written by is not installed: pip install {package}"
+        needed = f"the target's saver is not installed: pip install {package}"
         raise InvalidInput(needed) from error
     if not is_file or os.path.exists(address):
         with open_sqlite(address) if is_file else open_postgres(address) as there:
             columns = set(there.columns("checkpoints"))
             if columns and not columns >= {"thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id"}:
-                which = "has a table `checkpoints` that is not of LangGraph's saver: name another target"
+                which = "has a table `checkpoints` that does not belong to LangGraph's saver: use another target"
                 raise InvalidInput(f"{place} {which}")
             if is_file and not columns and there.read("SELECT name FROM sqlite_master WHERE type = 'table'"):
-                raise InvalidInput(f"{place} is another program's file: name a new one, or one of LangGraph's saver")
+                raise InvalidInput(f"{place} is another program's file: use a new file, or one of LangGraph's saver")
     errors = sqlite_errors(place) if is_file else postgres_errors(place)
     with errors, saver_class.from_conn_string(address) as saver:
         saver.setup()
@@ -106,8 +106,8 @@ def open_target(target: SourceLike, call: Call | None = None) -> Iterator[Call]:
 
 
 def export_threads(session: Session, call: Call, threads: Sequence[str] | None, on_progress: Any) -> ExportReport:
-    """Write threads into another saver, one after the other. Cut off, it is done by beginning again."""
-    # As it was stored: by the version of the application that has put it.
+    """Export threads one after the other; an interrupted export can be run again."""
+    # Exported as stored, without the upgrades of the application.
     session = replace(session, hooks=Hooks(), memo=Memo(0, 0), state_version=sys.maxsize)
     report = ExportReport()
     names = [*list_threads(session)] if threads is None else threads
@@ -118,7 +118,7 @@ def export_threads(session: Session, call: Call, threads: Sequence[str] | None, 
             if isinstance(error, StoreError) and not isinstance(error, CorruptStore):
                 raise
             outcome = _fail(report, thread_id, error)
-        except (TypeError, ValueError, NotImplementedError) as error:  # LangGraph's serializer, of what it cannot store
+        except (TypeError, ValueError, NotImplementedError) as error:  # LangGraph's serializer cannot store a value
             outcome = _fail(report, thread_id, error)
         report.threads[outcome] += 1
         on_progress(done, len(names))
@@ -145,7 +145,7 @@ def _export_thread(session: Session, call: Call, thread_id: str, report: ExportR
     there = {spot_of(each) for each in call("list", {"configurable": {"thread_id": thread_id}})}
     if there - own - stand_ins - {*twins.items()}:
         raise ThreadExists(
-            f"the target holds a thread {thread_id!r} with other checkpoints: both stay as they are. Delete it there "
+            f"the target has a thread {thread_id!r} with other checkpoints: both stay unchanged. Delete it there "
             "(delete_thread), or export to another target"
         )
     if there >= own | {*twins.items()}:
@@ -160,13 +160,13 @@ def _export_thread(session: Session, call: Call, thread_id: str, report: ExportR
         latest = call("get_tuple", {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns}})
         expected = twins.get(ns) or max(id for space, id in own if space == ns)
         if latest is None or latest.config["configurable"]["checkpoint_id"] != expected:
-            raise StoreError(f"thread {thread_id!r}: the target does not give back what was put")
+            raise StoreError(f"thread {thread_id!r}: the target does not return the exported checkpoint as the latest")
     report.checkpoints += len(nodes) + len(twins)
     return "exported"
 
 
 def _find_twins(nodes: Sequence[Node]) -> dict[str, str]:
-    """Return, for each namespace whose latest checkpoint does not have the greatest id, the id of a twin of it."""
+    """Return an id for a twin in each namespace whose head has not the greatest id."""
     greatest: dict[str, str] = {}
     heads: dict[str, str] = {}
     for node in nodes:
@@ -174,13 +174,13 @@ def _find_twins(nodes: Sequence[Node]) -> dict[str, str]:
         greatest[ns] = max(greatest.get(ns, ""), id)
         if node.is_head:
             heads[ns] = id
-    # LangGraph takes the greatest id for the latest checkpoint, Keel the one that was put last. As after a rewind, a
-    # twin has no writes, so its step runs again.
+    # LangGraph treats the greatest id as the latest checkpoint, Keel the one stored last. As after a rewind, a twin has
+    # no writes, so its step runs again.
     return {ns: _neighbour(greatest[ns], 1) for ns, id in heads.items() if greatest[ns] != id}
 
 
 def _neighbour(id: str, distance: int) -> str:
-    """Return the id right after or before another one; if that is not a UUID, an id that sorts after or before it."""
+    """Return the next or previous UUID, or an id that sorts after or before `id`."""
     try:
         return str(UUID(int=UUID(id).int + distance))
     except ValueError:
@@ -191,7 +191,7 @@ def _put(session: Session, call: Call, node: Node, versions: Versions, twin: str
     address = node.address
     found = run(session.store.read_entry(address), session.driver)
     if found is None:
-        raise NotFound(f"{address}: it was removed while it was read: export the thread again")
+        raise NotFound(f"{address} was removed during the export: export the thread again")
     read = run(revive(session, found, Unpacker(session.codec), "named"), session.driver)
     id = twin or str(address.checkpoint_id)
     parent = read.parent_config["configurable"]["checkpoint_id"] if read.parent_config else None
@@ -212,7 +212,8 @@ def _put(session: Session, call: Call, node: Node, versions: Versions, twin: str
 
 
 def _put_hidden(call: Call, hidden: CheckpointTuple, address: Address, versions: Versions) -> None:
-    """Put the checkpoint that replaces pruned ancestors of a delta channel: their last values, and all writes since."""
+    """Store the checkpoint that replaces pruned ancestors of a delta channel."""
+    # It has their last values, and all writes since.
     values = hidden.checkpoint["channel_values"]
     own: Any = {**hidden.checkpoint, "id": address.checkpoint_id, "channel_versions": dict.fromkeys(values, 1)}
     checkpoint = versions.carry(own, address.checkpoint_ns, str(address.checkpoint_id), None)
@@ -230,16 +231,16 @@ def _config(address: Address) -> dict[str, Any]:
 
 
 class Versions:
-    """Gives each version of a channel a part that no other branch has, unless it has one.
+    """Makes channel versions unique per branch.
 
-    LangGraph's savers store a value by its channel's version: without that part, two branches would share a value.
+    LangGraph's savers store a value by its channel's version: with equal versions, two branches would share a value.
     """
 
     def __init__(self) -> None:
         self._of: dict[Spot, Mapping[str, tuple[Any, str]]] = {}
 
     def carry(self, checkpoint: Mapping[str, Any], ns: str, id: str, parent: str | None) -> dict[str, Any]:
-        """Return a checkpoint with the versions that another saver is given."""
+        """Return a checkpoint with the versions for another saver."""
         before = self._of.get((ns, parent), {}) if parent else {}
         own: dict[str, tuple[Any, str]] = {}
         for channel, version in checkpoint["channel_versions"].items():
@@ -259,9 +260,9 @@ class Versions:
 
 
 def _unique(version: Any, owner: str) -> str:
-    """Return a version in the form of LangGraph's savers: 32 digits, a dot, what tells it from those of branches."""
+    """Return a version in LangGraph's form: 32 digits, a dot, and a unique part."""
     whole, _, part = str(version).partition(".")
     if isinstance(version, str) and part.strip("0."):
-        return version  # of LangGraph's own
+        return version  # already in LangGraph's form
     number = int(blake2b(owner.encode(), digest_size=6).hexdigest(), 16) if owner else 0
     return f"{int(whole):032}.{number:016}"

@@ -1,4 +1,4 @@
-"""Which items of a target's logs are which of the source's: an entry that both have shows the same items in order."""
+"""Maps items of the source's logs to the target's, using entries that both have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from langgraph_keel.errors import CorruptStore
 
 
 def pairs_of(theirs: Sequence[Run], ours: Sequence[Run]) -> Iterator[tuple[int, int, int]]:
-    """Yield which items of two values stand at the same places: the first number of each, and how many."""
+    """Yield stretches of items at the same places: both first numbers, and the count."""
     there, here = list(reversed(theirs)), list(reversed(ours))
     while there and here:
         (lo, hi), (to, upto) = there.pop(), here.pop()
@@ -22,17 +22,17 @@ def pairs_of(theirs: Sequence[Run], ours: Sequence[Run]) -> Iterator[tuple[int, 
         if to + count < upto:
             here.append((to + count, upto))
     if there or here:
-        raise CorruptStore("two values that should be the same have another number of items")
+        raise CorruptStore("two values that should be equal differ in their number of items")
 
 
 class Numbers:
-    """The numbers that the items of one log of the source have in the target."""
+    """The numbers in the target of the items of one source log."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[int, int, int]] = []  # (lo, hi, the number of the first one in the target), in order
+        self._known: list[tuple[int, int, int]] = []  # (lo, hi, number of the first item in the target), in order
 
     def add(self, lo: int, hi: int, to: int) -> None:
-        """Note a stretch; what is known already stays."""
+        """Note a stretch; known items keep their numbers."""
         for first, last in list(self.missing(((lo, hi),))):
             at = bisect_right(self._known, (first,))
             before = self._known[at - 1] if at else None
@@ -42,7 +42,7 @@ class Numbers:
                 insort(self._known, (first, last, to + first - lo))
 
     def missing(self, runs: Sequence[Run]) -> Iterator[Run]:
-        """Yield the stretches of runs that have no number yet, in the order of the runs."""
+        """Yield the stretches of runs without numbers, in the order of the runs."""
         for lo, hi in runs:
             at = max(0, bisect_right(self._known, (lo, NEW)) - 1)
             for first, last, _ in self._known[at : bisect_right(self._known, (hi,))]:
@@ -53,7 +53,7 @@ class Numbers:
                 yield lo, hi
 
     def runs_of(self, runs: Sequence[Run]) -> tuple[Run, ...]:
-        """Return runs of the source as the target has them, neighbours joined."""
+        """Return runs of the source in the target's numbers, with neighbours joined."""
         joined: list[Run] = []
         for lo, hi in runs:
             while lo < hi:
@@ -66,11 +66,11 @@ class Numbers:
         return tuple(joined)
 
     def take(self, runs: Sequence[Run], rows: Sequence[Row]) -> tuple[Row, ...]:
-        """Return rows with the missing items of runs, numbered from `NEW` on, and add their items to the known ones."""
+        """Return rows with the missing items, numbered from `NEW`, and note their numbers."""
         taken: list[Row] = []
         at = NEW
         for gap in list(self.missing(runs)):
-            for row in rows_in(rows, [gap]):  # a row without any known item is taken whole, of another one the items
+            for row in rows_in(rows, [gap]):  # a row without known items is taken whole, otherwise its missing items
                 whole = row.lo, row.lo + row.count
                 is_new = list(self.missing([whole])) == [whole]
                 within = max(gap[0], whole[0]), min(gap[1], whole[1])
@@ -83,20 +83,20 @@ class Numbers:
         return tuple(taken)
 
     def settle(self, first: int) -> None:
-        """Give the items taken last the numbers that they have got, `first` being that of the first of them."""
+        """Replace the numbers from `NEW` with the stored ones, which start at `first`."""
         known, self._known = self._known, []
         for lo, hi, to in known:
             self.add(lo, hi, to - NEW + first if to >= NEW else to)
 
 
 class Compared:
-    """Which items of one log of the source were compared with which of the target."""
+    """The items of one log that were compared between source and target."""
 
     def __init__(self) -> None:
         self._by_distance: dict[int, Numbers] = {}
 
     def take(self, lo: int, to: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """Yield what of a stretch was not compared yet (first numbers, and how many), and count it as compared."""
+        """Yield the parts of a stretch not compared yet, and mark them as compared."""
         done = self._by_distance.setdefault(to - lo, Numbers())
         for first, last in list(done.missing([(lo, lo + count)])):
             done.add(first, last, first)

@@ -1,7 +1,7 @@
-"""Threads of LangGraph's own savers, moved into a store of Keel's: each as a whole or not at all.
+"""Imports threads of LangGraph's own savers, each completely or not at all.
 
-A thread is put under another name, compared with the source by a digest of each checkpoint, and copied to its own name
-by one atomic request, which refuses if anything is there.
+A thread is first stored under a temporary name and compared with the source by a digest of each checkpoint. One atomic
+request then copies it to its own name; it refuses if the thread exists.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ Outcome: TypeAlias = Literal["imported", "present", "updated", "deleted"]
 Progress: TypeAlias = Callable[[int, int | None], object]
 
 STAGED = "keel-moving-"
-"""How the name begins under which a thread stands while it is moved."""
+"""The prefix of temporary names during an import."""
 _ENTRIES = 500
 
 _CONFLICT = (
-    "thread {0!r} holds something else here than in the source ({1}), and both stay as they are: leave it, or delete "
-    "it here (`keel delete`) and import it by its id (`--thread`) to have the source's"
+    "thread {0!r} differs from the source ({1}), and both stay unchanged: keep it, or delete it here (`keel delete`) "
+    "and import the source's by its id (`--thread`)"
 )
 
 
 class _OwnerTerms(Hook):
-    """Says by which owner a thread is found; that its checkpoints name one is in their metadata."""
+    """Adds the search term for a thread's owner, which its metadata names."""
 
     def draft_put(self, session: Session, put: Put) -> None:
         if owner := owner_in(put.header.metadata):
@@ -63,12 +63,12 @@ class _OwnerTerms(Hook):
 
 
 def arriving(session: Session) -> Session:
-    """Return a session that puts what others have stored just as it is: no feature adds anything to it."""
+    """Return a session that stores imported checkpoints unchanged, without features."""
     return replace(session, hooks=Hooks([_OwnerTerms()]), memo=Memo(4, 1 << 26), on_conflict="raise", owner=None)
 
 
 def allows_of(session: Session) -> Allows:
-    """Return which classes a saver may revive."""
+    """Return the predicate for classes that a saver may revive."""
     serde = session.codec.serde
     return (serde if isinstance(serde, KeelSerializer) else KeelSerializer()).allows
 
@@ -77,14 +77,14 @@ def allows_of(session: Session) -> Allows:
 
 
 def move_thread(session: Session, reader: Reader, thread_id: str, index: Index) -> bool:
-    """Move a thread in, unless something stands under its name."""
+    """Import a thread, unless it exists; return whether it was imported."""
     with _staged(session, reader, thread_id, index) as staged:
         return _take_name(session, staged, thread_id, index)
 
 
 @contextmanager
 def _staged(session: Session, reader: Reader, thread_id: str, index: Index) -> Iterator[str]:
-    """Put a thread under another name, which is deleted in the end, and compare it; yield that name."""
+    """Store and compare a thread under a temporary name; yield it, then delete that."""
     name = f"{STAGED}{this_holder()}-{session.new_token()}"
     try:
         run(_note_time(session, name), session.driver)
@@ -96,7 +96,7 @@ def _staged(session: Session, reader: Reader, thread_id: str, index: Index) -> I
 
 
 def _put_all(session: Session, reader: Reader, thread_id: str, index: Index, name: str) -> Mapping[Spot, bytes]:
-    """Put all checkpoints of a thread under another name; return the digest of each."""
+    """Store all checkpoints of a thread under another name; return their digests."""
     digests: dict[Spot, bytes] = {}
     for stored in reader.read_checkpoints(thread_id, index.in_order()):
         ns, id = stored.spot
@@ -113,7 +113,7 @@ def _put_all(session: Session, reader: Reader, thread_id: str, index: Index, nam
             raise type(error)(error.type_name, error.reason, error.path, where) from error
         digests[stored.spot] = digest_of(stored, parent)
     if digests.keys() != index.parents.keys():
-        raise CorruptStore(f"thread {thread_id!r} has changed in the source while it was read: import it again")
+        raise CorruptStore(f"thread {thread_id!r} changed in the source during the import: import it again")
     return digests
 
 
@@ -129,28 +129,28 @@ def _put_writes(session: Session, address: Address, writes: Sequence[StoredWrite
 
 
 def _compare(session: Session, name: str, thread_id: str, digests: Mapping[Spot, bytes]) -> None:
-    """See that a thread comes back as it was in the source."""
-    session.memo.forget_thread(name)  # what is compared is what the store has
+    """Raise `CorruptStore` if a stored thread differs from the source."""
+    session.memo.forget_thread(name)  # so that the stored values are compared
     for spot, digest in digests.items():
         found = read_at(session, name, spot)
         if found is None or digest_of_tuple(found) != digest:
             place = f"thread {thread_id!r}, checkpoint {spot[1]}" + (f", namespace {spot[0]!r}" if spot[0] else "")
-            raise CorruptStore(f"{place}: it does not come back as it is in the source: it was not moved")
+            raise CorruptStore(f"{place}: the stored checkpoint differs from the source: the thread was not imported")
 
 
 def read_at(session: Session, thread_id: str, spot: Spot) -> CheckpointTuple | None:
-    """Return a checkpoint as the saver gives it."""
+    """Return a checkpoint as the saver returns it."""
     return run(get_tuple(session, config_of(Address(thread_id, *spot), "named")), session.driver)
 
 
 def digest_of(stored: StoredCheckpoint, parent: str | None) -> bytes:
-    """Return a digest of a moment as its source has it."""
+    """Return a digest of a checkpoint in the source."""
     writes = [(each.task_id, each.channel, each.value) for each in stored.writes]
     return _digest(stored.spot[1], parent, stored.checkpoint, stored.metadata, writes)
 
 
 def digest_of_tuple(found: CheckpointTuple) -> bytes:
-    """Return a digest of a moment as a saver gives it."""
+    """Return a digest of a checkpoint that a saver returned."""
     parent = found.parent_config["configurable"].get("checkpoint_id") if found.parent_config else None
     id = found.config["configurable"]["checkpoint_id"]
     return _digest(id, parent, found.checkpoint, found.metadata, found.pending_writes or ())
@@ -164,13 +164,13 @@ def _digest(id: str, parent: str | None, checkpoint: Any, metadata: Any, writes:
 
 
 def _take_name(session: Session, staged: str, thread_id: str, index: Index) -> bool:
-    """Copy a thread that was compared to its own name, and write down what belongs to it."""
+    """Copy a compared thread to its own name, with its requests and notes."""
     run(_note_time(session, thread_id), session.driver)
     outcome = run(session.store.copy_thread(staged, thread_id), session.driver)
     if isinstance(outcome, Occupied):
         return False
     if run(find_note(session, thread_id), session.driver) == LEFT:
-        # It was deleted while it was read. Who deletes notes that first: one of both sees the other.
+        # The thread was deleted during the import. A deletion stores its note first, so one of both sees the other.
         run(session.store.delete_thread(thread_id), session.driver)
         return False
     finish(session, thread_id, index)
@@ -178,12 +178,13 @@ def _take_name(session: Session, staged: str, thread_id: str, index: Index) -> b
 
 
 def _note_time(session: Session, thread_id: str) -> Plan[None]:
-    """Note when a thread was moved in: by the times of its checkpoints alone, a `ttl` would delete it at once."""
+    """Note when a thread was imported."""
+    # By the times of its checkpoints alone, a `ttl` would delete it immediately.
     yield from Cells(session, COPY_TIMES, thread_id).swap(AT, None, session.now)
 
 
 def finish(session: Session, thread_id: str, index: Index) -> None:
-    """Record the questions of a thread that was moved in, and that it was moved. May be repeated."""
+    """Record an imported thread's questions, and the import note. May be repeated."""
     session.memo.forget_thread(thread_id)
     found = run(get_tuple(session, config_of(Address(thread_id), "head")), session.driver)
     writes = (found.pending_writes if found else None) or []
@@ -204,13 +205,13 @@ def finish(session: Session, thread_id: str, index: Index) -> None:
 @publish
 @dataclass(slots=True)
 class ImportReport:
-    """What an import has done.
+    """The result of an import.
 
     Attributes:
-        threads: How many threads were `"imported"` (or would be), are `"present"` already, were `"updated"` as they had
-            gone on in the source, were `"deleted"` here since they were moved and stay so, or `"failed"`.
-        checkpoints: How many checkpoints were put.
-        failed: Why threads could not be moved, by their ids; the first thousand.
+        threads: How many threads were `"imported"` (or would be), were already `"present"`, were `"updated"` because
+            they continued in the source, were `"deleted"` here after their import and stay so, or `"failed"`.
+        checkpoints: How many checkpoints were stored.
+        failed: Why threads could not be imported, by thread id; the first thousand.
         is_dry: Whether nothing was written.
     """
 
@@ -235,7 +236,7 @@ def import_threads(
     on_progress: Progress,
     is_cut_off: Callable[[], bool] = lambda: False,
 ) -> ImportReport:
-    """Move threads in, one after the other. It may be cut off anywhere: what is done is passed over the next time."""
+    """Import threads one after the other; an interrupted import can be run again."""
     report = ImportReport(is_dry=dry_run)
     if not dry_run:
         _sweep(session)
@@ -259,7 +260,7 @@ def import_threads(
 def _import_thread(
     session: Session, reader: Reader, thread_id: str, report: ImportReport, *, is_named: bool
 ) -> Outcome:
-    """Move a thread in, or see that it is here; one that was deleted here, only if it is asked for by its name."""
+    """Import a thread if necessary; a deleted one only if it is named explicitly."""
     thread_id_of(thread_id)
     noted, is_late = run(find_note(session, thread_id), session.driver), False
     with reader.moment():
@@ -287,17 +288,17 @@ def _import_thread(
         elif here:
             _replace(session, reader, thread_id, index, last, noted)
         else:
-            if known:  # deleted here, and asked for by its name
+            if known:  # deleted here, but named explicitly
                 run(note(session, thread_id, MovedThread(is_whole=False, fingerprint="")), session.driver)
             is_late = not move_thread(session, reader, thread_id, index)
-    if is_late:  # somebody was quicker, as with `moving_from`
+    if is_late:  # it was imported concurrently, as with `moving_from`
         report.checkpoints -= len(index.parents)
         return _import_thread(session, reader, thread_id, report, is_named=is_named)
     return "updated" if here else "imported"
 
 
 def _read_spots(session: Session, thread_id: str) -> Plan[tuple[set[Spot], Stamp | None]]:
-    """Return the checkpoints that a thread has here, and the stamp of the last one. A trip for each 500."""
+    """Return the checkpoints here, and the last one's stamp. A trip for each 500."""
     spots: set[Spot] = set()
     first: Stamp | None = None
     query: Query | None = Query(thread_id, limit=_ENTRIES)
@@ -310,32 +311,32 @@ def _read_spots(session: Session, thread_id: str) -> Plan[tuple[set[Spot], Stamp
 
 
 def _compare_all(session: Session, reader: Reader, thread_id: str, index: Index) -> None:
-    """See that a thread that is here holds what the source has."""
+    """Raise `ThreadExists` if the thread here lacks or changes a source checkpoint."""
     for stored in reader.read_checkpoints(thread_id, index.parents):
         found = read_at(session, thread_id, stored.spot)
         if found is None or digest_of_tuple(found._replace(pending_writes=None)) != digest_of(
             replace(stored, writes=()), index.parents[stored.spot]
         ):
-            raise ThreadExists(_CONFLICT.format(thread_id, f"checkpoint {stored.spot[1]} is another one"))
+            raise ThreadExists(_CONFLICT.format(thread_id, f"checkpoint {stored.spot[1]} is different"))
 
 
 def _replace(
     session: Session, reader: Reader, thread_id: str, index: Index, last: Stamp | None, noted: MovedThread | None
 ) -> None:
-    """Move a thread in again that was moved before, has not gone on here, and has in the source."""
+    """Import again a thread that has continued in the source, but not here."""
     with _staged(session, reader, thread_id, index) as staged:
-        # Cut off from here on, it is a thread that was not moved yet.
+        # If interrupted from here on, the thread counts as not imported yet.
         run(note(session, thread_id, MovedThread(is_whole=False, fingerprint="")), session.driver)
         session.memo.forget_thread(thread_id)
         is_gone = run(session.store.delete_thread(thread_id, last), session.driver)
         if not is_gone or not _take_name(session, staged, thread_id, index):
             if noted is not None:
                 run(note(session, thread_id, noted), session.driver)
-            raise ThreadExists(f"thread {thread_id!r} went on here while it was read: both stay as they are")
+            raise ThreadExists(f"thread {thread_id!r} continued here during the import: both stay unchanged")
 
 
 def _sweep(session: Session) -> None:
-    """Delete what processes of this machine have left behind that died while they moved a thread."""
+    """Delete partial imports of dead processes on this machine."""
     for name in [name for name in list_threads(session, tolerant=True) if name.startswith(STAGED)]:
         if is_dead(name.removeprefix(STAGED).rpartition("-")[0]):
             run(session.store.delete_thread(name), session.driver)

@@ -1,4 +1,4 @@
-"""Marks of copied threads, in cells of the target: a copy that nobody has used since may be updated or replaced."""
+"""Marks of copied threads, in cells of the target: unused copies can be replaced."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from langgraph_keel.engine.tables import CellTable
 
 KEY = "mark"
 PROBE = "probe"
-"""The key of a cell that is there for a moment, to find out whether two stores are one."""
+"""The key of a temporary cell, to detect that both stores are the same."""
 
 
 class Mark(NamedTuple):
-    """Says that a thread is a copy."""
+    """The mark of a copied thread."""
 
     digest: str  # of the thread when it was copied; empty while it is being copied
     at: str  # when it was copied, ISO time
-    source: str = ""  # where it was copied from, as the `repr` of a saver names it, or empty
+    source: str = ""  # the store it was copied from, as in the `repr` of a saver, or empty
 
 
 def _unpack(parts: Sequence[Any]) -> Mark:
     if [type(part) for part in parts] != [str, str, str]:
-        raise TypeError("it does not hold what it should")
+        raise TypeError("its fields have unexpected types")
     return Mark(*parts)
 
 
@@ -31,7 +31,7 @@ COPIES: CellTable[Mark] = CellTable("copied", "the mark of a copy", list, _unpac
 
 
 class CopyHook(Hook):
-    """Hears nothing; `keel check` finds the marks by it."""
+    """Declares the marks for `keel check`; it handles no events."""
 
     tables = (COPIES,)
     shared_tables = (COPIES,)

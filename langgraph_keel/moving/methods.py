@@ -1,4 +1,4 @@
-"""`saver.moving`: threads are copied to another store, moved in from LangGraph's own savers, and out again."""
+"""`saver.moving`: copies threads to other stores, and imports and exports them."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CopyProgress: TypeAlias = Callable[[int, int | None, int], object]
-"""Is called with how many threads were looked at, of how many (each of them twice), and how many bytes went over."""
+"""Called with threads done and in total (each counts twice), and bytes copied."""
 Progress: TypeAlias = Callable[[int, int | None], object]
-"""Is called with how many threads were looked at, and of how many."""
+"""Called with the number of threads processed and the total."""
 
 _OLD_STORE = (
-    "The store of the saver from before ({0}) is only read: what it has of the person stays there, and what has not "
-    "moved in yet was not looked at."
+    "The store of the old saver ({0}) is only read: it keeps its data of the person, and threads that are not imported "
+    "yet were not searched."
 )
 
 
 class StatsMethods(EngineSaver):
-    """The method that says where the bytes of a store are."""
+    """The `stats` method of a saver."""
 
     def _stats(self, /, *, on_progress: Progress | None = None, **wanted: Any) -> Plan[StoreStats]:
-        """Say where the bytes are, by thread, channel and kind of record, and what a prune or packing would save.
+        """Measure the store by thread, channel and kind of record, and possible savings.
 
-        All is read, page by page; nothing is written. Of a saver that is no tenant's, tenants are not in it.
+        Reads everything page by page, and writes nothing. A saver without a tenant does not count tenants.
 
         Args:
-            on_progress: Called with how many threads were looked at, and of how many.
-            **wanted: Only threads that fit, as `saver.threads` takes it; what threads share is left out then.
+            on_progress: Called with the number of threads processed and the total.
+            **wanted: Filters of `saver.threads`; with a filter, shared records are not counted.
 
         Raises:
-            InvalidInput: What is asked for cannot be meant.
-            KeyMissing: The store is encrypted, and this saver has no keyring.
+            InvalidInput: If a filter is invalid.
+            KeyMissing: If the store is encrypted and this saver has no keyring.
         """
         from langgraph_keel.history.threads import filter_of
         from langgraph_keel.moving.stats import read_stats
@@ -66,12 +66,12 @@ class StatsMethods(EngineSaver):
 
 
 class MovingMethods(Component):
-    """`saver.moving`: threads come from other stores, and go there.
+    """`saver.moving`: copies, imports and exports threads.
 
     Args:
         saver: The saver.
-        place: Where its store is, for people.
-        mover: Moves threads in at their first touch (`moving_from`), if that was asked for.
+        place: The display name of its store.
+        mover: Imports threads at their first access, if `moving_from` is set.
     """
 
     def __init__(self, saver: EngineSaver, place: str, mover: Mover | None) -> None:
@@ -90,37 +90,37 @@ class MovingMethods(Component):
         on_progress: CopyProgress | None = None,
         **wanted: Any,
     ) -> Plan[CopyReport]:
-        """Copy threads to another store, of any backend, with all that is theirs; values need not be revived for it.
+        """Copy threads with all their records to a store of any backend.
 
-        The source need not be trusted: only records that belong to one of the threads are copied, each of a kind that a
-        feature declares, and a thread with records that no store writes is refused by name. Records that threads share
-        change what happens to all threads of the target, so they are copied only with `shared=True`.
+        Values are not revived. The source need not be trusted: only records of the selected threads are copied, and
+        only kinds that a feature declares. A thread with malformed records is refused by name. Shared records affect
+        all threads of the target, so they are copied only with `shared=True`.
 
-        It may be cut off anywhere, and goes on when it is done again. Others may write to the source meanwhile: a
-        second pass brings what they have changed, and compares every value of both stores. Done again later, it brings
-        what is new. A thread that the target holds already is left alone, unless it is a copy that nobody has used.
+        A copy can be interrupted; the next one continues it. Other processes may write to the source concurrently: a
+        second pass copies their changes, and compares every value of both stores. A later copy adds new data. A thread
+        that the target already has is left unchanged, unless it is an unused copy.
 
-        In memory are the names of all threads; of one thread the headers of its checkpoints, and the values of some.
-        Some twenty round trips a thread, and one for each checkpoint and each write. Nothing is locked.
+        Memory holds the names of all threads, the headers of one thread's checkpoints and some of their values. A
+        thread takes about twenty round trips, and one for each checkpoint and each write. Nothing is locked.
 
         Args:
-            other: A saver on the other store.
+            other: A saver on the target store.
             thread_ids: Only these threads.
-            mode: `"look"` only says what would be copied; `"verify"` compares what is there. Both write nothing.
-            shared: Whether to copy what threads share, too: stored policies of retention, the secret of the ledger,
-                cached results of nodes and of tools, and with all threads the items of `saver.store()`, the audit trail
-                and all tenants. Only from a source that you trust. `report.left` names what was left out.
-            on_progress: Called with how many threads were looked at, of how many, and how many bytes went over.
-            **wanted: Only threads that fit, as `saver.threads` takes it: `owner="ada"`, `status="waiting"`, ...
+            mode: `"look"` only reports the threads to copy; `"verify"` only compares. Both write nothing.
+            shared: Also copy shared records: retention policies, the secret of the ledger, cached results of nodes and
+                tools. If all threads are copied, also the items of `saver.store()`, the audit trail and all tenants.
+                Use it only with a source that you trust. `report.left` names the omitted records.
+            on_progress: Called with threads processed, total threads, and bytes copied.
+            **wanted: Filters of `saver.threads`: `owner="ada"`, `status="waiting"`, ...
 
         Returns:
-            What was copied; `is_done` says whether that is all.
+            The result; `is_done` is true if the copy is complete.
 
         Raises:
-            InvalidInput: Both are the same store, or what is asked for cannot be meant.
-            NotFound: There is no thread of one of the ids.
-            KeyMissing: The store is encrypted, and this saver has no keyring.
-            StoreError: One of the stores fails; what was copied by then is there, and the next one goes on.
+            InvalidInput: If both are the same store, or an argument is invalid.
+            NotFound: If one of the ids has no thread.
+            KeyMissing: If the store is encrypted and this saver has no keyring.
+            StoreError: If one of the stores fails; copied data is kept, and the next copy continues.
         """
         from langgraph_keel.history.threads import filter_of
         from langgraph_keel.moving.copy import check_mode, copy_store
@@ -128,9 +128,9 @@ class MovingMethods(Component):
 
         target = engine_of(other)
         if target is None:
-            raise InvalidInput(f"a copy goes to a saver of Keel's, not to a {type(other).__name__}")
+            raise InvalidInput(f"copy_to needs a saver of Keel's as the target, not a {type(other).__name__}")
         if isinstance(thread_ids, str):
-            raise InvalidInput("thread_ids are the ids of threads, not a text")
+            raise InvalidInput("thread_ids must be a list of thread ids, not one string")
         if self.engine.is_same_store(target):
             raise InvalidInput("the source and the target are the same store: nothing was copied")
         check_mode(mode)
@@ -150,30 +150,31 @@ class MovingMethods(Component):
         dry_run: bool = False,
         on_progress: Progress | None = None,
     ) -> Plan[ImportReport]:
-        """Move threads in from the store of one of LangGraph's own savers, which is only read.
+        """Import threads from the store of one of LangGraph's own savers.
 
-        Each with all its checkpoints, branches, namespaces, pending writes and questions, as a whole or not at all, and
-        compared with the source by a digest of each moment. What is here already is passed over, so it may be cut off
-        and begun again; a thread that has gone on in the source, and not here, is brought up to date.
+        The source is only read. Each thread is imported with all its checkpoints, branches, namespaces, pending writes
+        and questions, or not at all. Each checkpoint is compared with the source by a digest. Threads that already
+        exist are skipped, so an interrupted import can be run again. A thread that continued only in the source is
+        updated.
 
-        The asynchronous face uses the asynchronous methods of a saver object. It works in a thread, where `on_progress`
-        is called, too. Cancelled, it ends with the thread it is at.
+        The asynchronous method uses the asynchronous methods of a saver object. It works in another thread, which also
+        calls `on_progress`. If it is cancelled, it ends after the current thread.
 
         Args:
-            source: `sqlite:///old.db`, the path of such a file, `postgresql://...`, or a saver object of LangGraph's
-                interface. Of an object, all checkpoints are listed to find its threads, if none are named.
-            threads: Their ids; `None` is all.
-            dry_run: Whether to read and decode only, and to write nothing.
-            on_progress: Called with how many threads are done, and of how many (`None` if nobody knows).
+            source: `sqlite:///old.db`, the path of such a file, `postgresql://...`, or a saver object with LangGraph's
+                interface. Without `threads`, all checkpoints of a saver object are listed to find its threads.
+            threads: Thread ids; by default all threads.
+            dry_run: Only read and decode; write nothing.
+            on_progress: Called with the number of threads done and the total (`None` if unknown).
 
         Returns:
-            What was done; why a thread could not be moved stands in it.
+            The result, with the reason for each thread that could not be imported.
 
         Raises:
-            InvalidInput: The source is none, or another program's, or half of one.
-            NotFound: There is no such file.
-            AccessDenied: The source's server refuses the user.
-            StoreError: A store failed; what is done stays.
+            InvalidInput: If the source is not a complete store of LangGraph's savers.
+            NotFound: If the file does not exist.
+            AccessDenied: If the source's server refuses the user.
+            StoreError: If a store failed; imported threads are kept.
         """
 
         def move_in(call: CallSaver | None, is_cut_off: Callable[[], bool]) -> ImportReport:
@@ -197,7 +198,7 @@ class MovingMethods(Component):
     def _whole_session(self) -> Session:
         session = self.engine.session
         if session.codec.shows:
-            raise InvalidInput("saver.raw has placeholders, which are not to be moved: use the saver itself")
+            raise InvalidInput("saver.raw has placeholders instead of values: use the saver itself")
         return session
 
     def _export_to(
@@ -207,24 +208,24 @@ class MovingMethods(Component):
         *,
         on_progress: Progress | None = None,
     ) -> Plan[ExportReport]:
-        """Write threads into the store of one of LangGraph's own savers, by that saver's own `put` and `put_writes`.
+        """Export threads into the store of one of LangGraph's own savers.
 
-        That saver then goes on with them. A thread that the target holds already is left as it is. The asynchronous
-        face uses the asynchronous methods of a saver object.
+        Threads are written with that saver's own `put` and `put_writes`, so it can continue them. A thread that the
+        target already has is left unchanged. The asynchronous method uses the asynchronous methods of a saver object.
 
         Args:
-            target: `sqlite:///new.db`, the path of such a file, `postgresql://...`, or a saver object of LangGraph's
+            target: `sqlite:///new.db`, the path of such a file, `postgresql://...`, or a saver object with LangGraph's
                 interface.
-            threads: Their ids; `None` is all.
-            on_progress: Called with how many threads are done, and of how many.
+            threads: Thread ids; by default all threads.
+            on_progress: Called with the number of threads done and the total.
 
         Returns:
-            What was done; why a thread could not be written stands in it.
+            The result, with the reason for each thread that could not be written.
 
         Raises:
-            InvalidInput: The target names none, or the package of its saver is not installed.
-            AccessDenied: The target's server refuses the user.
-            StoreError: A store failed; what is done stays.
+            InvalidInput: If the target is invalid, or the package of its saver is not installed.
+            AccessDenied: If the target's server refuses the user.
+            StoreError: If a store failed; exported threads are kept.
         """
 
         def move_out(call: CallSaver | None, is_cut_off: Callable[[], bool]) -> ExportReport:
@@ -240,7 +241,7 @@ class MovingMethods(Component):
 
 
 def _call_blocking(work: Callable[[CallSaver | None, Callable[[], bool]], T], saver: SourceLike) -> Plan[T]:
-    """Call a function that blocks; in the asynchronous face in a thread, and with the saver's asynchronous methods."""
+    """Call a blocking function; async code calls it in a thread with async methods."""
     cut_off = Event()
 
     async def awaited() -> T:
@@ -254,7 +255,7 @@ def _call_blocking(work: Callable[[CallSaver | None, Callable[[], bool]], T], sa
 
 
 def describe_source(mover: Mover | None) -> list[str]:
-    """Return a sentence that says that the store from which threads move in still has everything."""
+    """Return a sentence for receipts: the store of `moving_from` keeps its data."""
     return [] if mover is None else [_OLD_STORE.format(mover.source.place)]
 
 
@@ -265,7 +266,7 @@ def _names_of(threads: Iterable[str]) -> list[str]:
 
 
 def _caller_of(saver: SourceLike) -> CallSaver | None:
-    """Return a function that calls the asynchronous methods of a saver from a thread, in the running loop."""
+    """Return a function for a thread that calls a saver's async methods in this loop."""
     if not isinstance(saver, BaseCheckpointSaver):
         return None
     loop = asyncio.get_running_loop()

@@ -1,6 +1,7 @@
-"""Notes on the threads that were moved in from the store of another saver, one for each, beside all threads.
+"""Notes on imported threads, one for each, in shared cells.
 
-So a thread that was deleted here is not moved in again, and an import finds threads that changed in the old store.
+With these notes, a thread that was deleted here is not imported again, and an import finds threads that changed in the
+old store.
 """
 
 from __future__ import annotations
@@ -19,56 +20,56 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
 
 SourceLike: TypeAlias = str | os.PathLike[str] | BaseCheckpointSaver[Any]
-"""How the store of another saver is named: by a URL, the path of a file of SQLite, or a saver object."""
+"""The store of another saver: a URL, the path of a SQLite file, or a saver object."""
 
 
 @dataclass(frozen=True, slots=True)
 class MovedThread:
-    """The note on a thread that was moved in, or is not to be."""
+    """The note on a thread that was imported, or must not be."""
 
-    is_whole: bool  # if not, its process may have died on the way
-    fingerprint: str  # of the source's thread when it was moved; empty if nothing was, or is to be
+    is_whole: bool  # if false, the import is running or was interrupted
+    fingerprint: str  # of the source's thread at the time of the import; empty if it was not imported
 
 
 LEFT = MovedThread(is_whole=True, fingerprint="")
-"""Of a thread that was deleted: nothing of it moves in any more."""
+"""The note on a deleted thread, which is not imported again."""
 
 
 def _unpack(parts: Sequence[Any]) -> MovedThread:
     if [type(part) for part in parts] != [bool, str]:
-        raise TypeError("it does not hold what it should")
+        raise TypeError("its fields have unexpected types")
     return MovedThread(*parts)
 
 
 MOVED: CellTable[MovedThread] = CellTable(
-    "moved", "the note that a thread was moved in", lambda moved: [moved.is_whole, moved.fingerprint], _unpack
+    "moved", "the import note of a thread", lambda moved: [moved.is_whole, moved.fingerprint], _unpack
 )
-"""Shared by all threads, each under a hash of its id: the note stays when the thread is deleted, and names nobody."""
+"""Shared cells under hashes of thread ids; they survive deletions and hide names."""
 
 
 class MovedHook(Hook):
-    """Says which cells there are, to `keel check`; it hears nothing."""
+    """Declares the cells for `keel check`; it handles no events."""
 
     shared_tables = (MOVED,)
 
 
 def key_of(thread_id: str) -> str:
-    """Return under which key it is noted that a thread was moved."""
+    """Return the key of a thread's note."""
     return blake2b(thread_id.encode(), digest_size=20).hexdigest()
 
 
 def note(session: Session, thread_id: str, moved: MovedThread) -> Plan[None]:
-    """Note that a thread was moved in. Two trips."""
+    """Store the note of a thread. Two trips."""
     yield from Cells(session, MOVED, None).change(key_of(thread_id), lambda _: moved)
 
 
 def note_begun(session: Session, thread_id: str) -> Plan[None]:
-    """Note that a thread begins to move in, unless it was deleted a moment ago. Two trips."""
+    """Note that the import of a thread starts, unless it was just deleted. Two trips."""
     begun = MovedThread(is_whole=False, fingerprint="")
     yield from Cells(session, MOVED, None).change(key_of(thread_id), lambda held: held if held == LEFT else begun)
 
 
 def find_note(session: Session, thread_id: str) -> Plan[MovedThread | None]:
-    """Return what is noted of a thread. One trip."""
+    """Return the note of a thread. One trip."""
     found = yield from Cells(session, MOVED, None).find(key_of(thread_id))
     return found.record if found else None

@@ -1,6 +1,7 @@
-"""The outline of a thread, short enough to compare: a digest of each checkpoint, of each write, and of its cells.
+"""Outlines of threads for comparison: digests of checkpoints, writes and cells.
 
-Of values it has only the number of items. Stores may frame the same content differently: the content is digested.
+Values are represented only by their number of items. Stores may frame equal content differently, so digests cover the
+unframed content.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from langgraph_keel.errors import CorruptStore
 from langgraph_keel.moving.damage import add_inflated, check_texts
 
 CELLS, WRITES = 100, 64
-"""What is listed at once."""
+"""Cells, and writes, listed per request."""
 _MOST_HEADER = 1 << 24
-"""Bytes of the metadata and versions of a checkpoint: a few kilobytes can claim to be a gigabyte of them."""
+"""Maximum bytes of a header: a few stored kilobytes can expand to a gigabyte."""
 _MOST_RUNS = 1 << 17
-"""Stretches of items that a value is made of, which take 30 µs each: a list that was edited at every place has many."""
+"""Maximum runs of items per value, at 30 µs each; a heavily edited list has many."""
 
 
 def _digest(*parts: Any) -> bytes:
@@ -38,21 +39,22 @@ class Outline:
     graph: Graph
     nodes: Sequence[bytes]  # the digests of the entries, in order
     writes: Mapping[tuple[str, str], Sequence[bytes]]  # digests by namespace and checkpoint
-    cells: bytes  # the digest of its cells; empty without any
+    cells: bytes  # the digest of its cells; empty if it has none
     digest: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        """Digest all of it, with which entries are heads."""
+        """Compute the digest of all parts, including which entries are heads."""
         heads = [node.is_head for node in self.graph.nodes]
         self.digest = _digest([*self.nodes], heads, sorted(self.writes.items()), self.cells)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing of the thread."""
+        """Whether the store has no record of the thread."""
         return not (self.nodes or self.writes or self.cells)
 
     def is_akin_to(self, other: Outline) -> bool:
-        """Return whether both have a checkpoint in common, as two states of one thread do, also after a prune."""
+        """Return whether both share a checkpoint, as two states of one thread do."""
+        # This also holds after a prune.
         ours, theirs = (
             {
                 (node.address.checkpoint_ns, node.address.checkpoint_id, open_frame(node.header))
@@ -63,19 +65,19 @@ class Outline:
         return not ours.isdisjoint(theirs)
 
     def begins(self, other: Outline) -> bool:
-        """Return whether another one can come of this by adding to it: entries and writes, whatever of cells."""
+        """Return whether adding entries, writes and any cells to this can give the other."""
         return [*other.nodes[: len(self.nodes)]] == [*self.nodes] and all(
             [*other.writes.get(place, ())[: len(digests)]] == [*digests] for place, digests in self.writes.items()
         )
 
 
 def read_outline(store: Store[Any, Any], thread_id: str, takes: Callable[[str], bool], most: int) -> Plan[Outline]:
-    """Read the outline of a thread. Three trips, and one for each 64 writes and 100 cells."""
+    """Read a thread's outline. Three trips, and one for each 64 writes and 100 cells."""
     graph: Graph = yield from store.read_graph(thread_id)
     for node in graph.nodes:
         _check_node(node)
     there = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in graph.nodes}
-    # Of each entry as a store stores it today, which an older one did not: not before the entry put before it.
+    # Older stores allowed times before that of the previous entry; current ones do not.
     times = accumulate((node.updated_at for node in graph.nodes), max)
     nodes = [
         _digest_of_node(node, (node.address.checkpoint_ns, node.parent) in there, at)
@@ -98,7 +100,8 @@ def read_outline(store: Store[Any, Any], thread_id: str, takes: Callable[[str], 
 
 
 def read_cells_digest(store: Store[Any, Any], thread_id: str | None, takes: Callable[[str], bool]) -> Plan[bytes]:
-    """Read the digest of the cells of a thread, or of shared ones; empty without any. A trip for each 100 cells."""
+    """Read the digest of a thread's or shared cells; empty if there are none."""
+    # A trip for each 100 cells.
     found, count = blake2b(digest_size=16), 0
     for kind in sorted(filter(takes, (yield from store.list_kinds(thread_id)))):
         walk = Shelves(store, Shelf(thread_id, kind))
@@ -109,7 +112,7 @@ def read_cells_digest(store: Store[Any, Any], thread_id: str | None, takes: Call
 
 
 def _check_node(node: Node) -> None:
-    """See that an entry has the parts that one has: a store takes them as they are."""
+    """Raise `CorruptStore` for a malformed entry, as stores do not check entries."""
     address = node.address
     check_texts(address.checkpoint_ns, address.checkpoint_id, node.parent or "", node.run_id or "", node.updated_at)
     check_texts(*node.refs)
@@ -119,18 +122,19 @@ def _check_node(node: Node) -> None:
     for name, ref in node.refs.items():
         is_made_of_items = bool(ref.runs) or ref.kind in (Kind.INLINE, Kind.LIST)
         if not (is_made_of_items and all(type(lo) is type(hi) is int and 0 <= lo < hi <= NEW for lo, hi in ref.runs)):
-            raise CorruptStore(f"{where}: the items of channel {name!r} are no numbers of items")
+            raise CorruptStore(f"{where}: channel {name!r} has invalid item numbers")
         if len(ref.runs) > _MOST_RUNS:
-            raise CorruptStore(f"{where}: channel {name!r} is made of {len(ref.runs):,} stretches of items: too many")
+            raise CorruptStore(f"{where}: channel {name!r} is made of too many runs of items ({len(ref.runs):,})")
 
 
 def place_of(writes: Writes) -> tuple[str, str]:
-    """Return to which checkpoint something was written: its namespace and id."""
+    """Return the namespace and id of the checkpoint to which a task wrote."""
     return writes.address.checkpoint_ns, str(writes.address.checkpoint_id)
 
 
 def _digest_of_node(node: Node, has_parent: bool, at: str) -> bytes:
-    """Return what of an entry must be the same elsewhere. A parent that is gone some stores still name."""
+    """Return the digest of the parts of an entry that all stores preserve."""
+    # Without a removed parent, which only some stores still name.
     refs = [(name, int(ref.kind), sum(hi - lo for lo, hi in ref.runs)) for name, ref in node.refs.items()]
     address, parent = node.address, node.parent if has_parent else None
     flags = node.is_ghost, node.is_beside and not node.is_ghost, at
@@ -146,22 +150,22 @@ def _digest_of_node(node: Node, has_parent: bool, at: str) -> bytes:
 
 
 def digest_of_cell(cell: Cell) -> bytes:
-    """Return what of a cell, as it is listed, must be the same elsewhere."""
+    """Return the digest of a listed cell with its token."""
     return _digest(cell.token, open_frame(cell.header), cell.origin, cell.expires_at, *_search_of(cell))
 
 
 def content_of_cell(cell: Cell) -> bytes:
-    """Return what of a cell two stores have in common that hold the same, whoever has written it; without its body."""
+    """Return the digest of a cell's content without its token and body."""
     return _digest(open_frame(cell.header), cell.origin, cell.expires_at, *_search_of(cell))
 
 
 def _search_of(cell: Cell) -> Sequence[Any]:
-    """Return what a cell is found by; nothing of one that is not searched."""
+    """Return the search terms of a cell; empty if it is not searchable."""
     return () if cell.rank is None else (cell.rank, *cell.marks)
 
 
 class Shelves:
-    """Walks along the cells of a shelf, in the order of their keys, without their bodies."""
+    """Iterates over the cells of a shelf in key order, without their bodies."""
 
     def __init__(self, store: Store[Any, Any], shelf: Shelf) -> None:
         self._store, self._shelf = store, shelf
@@ -170,7 +174,7 @@ class Shelves:
         self._is_last = False
 
     def next(self) -> Plan[tuple[str, Cell] | None]:
-        """Return the next key and cell; `None` if there are no more. A trip for each 100."""
+        """Return the next key and cell, or `None` at the end. A trip for each 100."""
         found = next(self._page, None)
         if found is None and not self._is_last:
             page = yield from self._store.list_cells(self._shelf, "", self._after, CELLS)
@@ -187,7 +191,8 @@ class Shelves:
         return found
 
     def _sort(self, page: list[tuple[str, Cell]]) -> Plan[list[tuple[str, Cell]]]:
-        """Read the whole shelf and sort it by keys: a store with hidden names sorts it by the hidden ones."""
+        """Read the whole shelf and sort it by key."""
+        # A store with hidden names sorts by the hidden ones.
         while not self._is_last:
             more = yield from self._store.list_cells(self._shelf, "", page[-1][0], CELLS)
             self._is_last = len(more) < CELLS

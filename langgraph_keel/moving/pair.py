@@ -1,4 +1,4 @@
-"""Two stores in one plan: a request says which of them it is for."""
+"""Plans with two stores, in which each request names its side."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ TARGET: Side = 1
 
 
 def on(side: Side, plan: Plan[T]) -> Plan[T]:
-    """Carry out a plan of one store within a plan of two. A request that names its side already keeps it."""
+    """Run a one-store plan within a two-store plan; requests that name a side keep it."""
     return map_requests(plan, lambda request: request if type(request) is tuple else (side, request))
 
 
 def from_source(plan: Plan[T], target: Engine) -> Plan[T]:
-    """Carry out a plan of both stores on the engine of the source: it calls the drivers of the target."""
+    """Run a two-store plan on the source's engine, which calls the target's drivers."""
 
     def route(request: tuple[Side, Any]) -> Any:
         side, inner = request

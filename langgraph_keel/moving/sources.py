@@ -1,7 +1,7 @@
-"""The tables of LangGraph's own savers, in every layout that their packages know; or any saver object.
+"""Reads the tables of LangGraph's savers, in every layout, or any saver object.
 
 Formats below 4 (LangGraph before 0.5) store the messages to nodes (`Send`) among the writes of the parent. A saver
-object gives writes in their order, and neither the path of a task nor the number of a write.
+object returns writes in order, but without task paths and write numbers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StoredWrite:
 
     task_id: str
     task_path: str
-    index: int  # its number among those of the task, negative for LangGraph's special channels
+    index: int  # its number among the task's writes, negative for LangGraph's special channels
     channel: str
     value: Any
 
@@ -52,19 +52,19 @@ class StoredCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Which checkpoints a thread has."""
+    """The checkpoints of a thread."""
 
-    parents: Mapping[Spot, str | None]  # the parent's id, or `None` if it has none or that is gone
-    writes: int  # how many pending writes there are
+    parents: Mapping[Spot, str | None]  # the parent's id, or `None` if there is none or it was removed
+    writes: int  # number of pending writes
 
     @property
     def fingerprint(self) -> str:
-        """Differs when something was added to the thread, or removed."""
+        """A hash that changes when checkpoints or writes are added or removed."""
         names = "\n".join(f"{ns}\t{id}" for ns, id in sorted(self.parents))
         return blake2b(f"{self.writes}\n{names}".encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
     def in_order(self) -> list[Spot]:
-        """Return the checkpoints in the order in which they are to be put: oldest first, none before its parent."""
+        """Return the checkpoints in storage order: oldest first, parents before children."""
         order: dict[Spot, None] = {}
         by_age = sorted(self.parents, key=lambda spot: (spot[1], spot[0]))
         for spot in by_age:
@@ -74,8 +74,8 @@ class Index:
                 if len(line) > len(self.parents):
                     raise InvalidInput(f"checkpoint {spot[1]} is an ancestor of itself")
             order.update(dict.fromkeys(reversed(line)))
-        # LangGraph's savers take the greatest id of a namespace for the latest. After a wrong clock it may have
-        # children: it is then put once more, at the end.
+        # LangGraph's savers treat the greatest id of a namespace as the latest. With a wrong clock it may have
+        # children; it is then stored again at the end.
         whole = [*order]
         last = dict(whole)
         return [*whole, *(spot for spot in dict(by_age).items() if last[spot[0]] != spot[1])]
@@ -85,41 +85,41 @@ class Reader(Protocol):
     """An open source."""
 
     def count_threads(self) -> int | None:
-        """Return how many threads there are; `None` if that takes reading all."""
+        """Return the number of threads; `None` if counting would read everything."""
 
     def list_threads(self) -> Iterator[str]:
-        """Yield the ids of all threads, in an order that stays."""
+        """Yield the ids of all threads, in a stable order."""
 
     def moment(self) -> AbstractContextManager[None]:
-        """Have what is read of a thread meanwhile be of one moment, where that can be had."""
+        """Read from one snapshot within this context, if the source supports it."""
 
     def read_index(self, thread_id: str) -> Index:
-        """Return which checkpoints a thread has, without reading their values where that can be had."""
+        """Return the checkpoints of a thread, without reading values if possible."""
 
     def read_checkpoints(self, thread_id: str, spots: Iterable[Spot]) -> Iterator[StoredCheckpoint]:
-        """Yield checkpoints of a thread, in the order in which they are asked for, one in memory at a time."""
+        """Yield the given checkpoints in order, with only one in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A store from which threads are moved in."""
+    """A store from which threads are imported."""
 
-    place: str  # its name, without a password
+    place: str  # its display name, without a password
     open: Callable[[Allows], AbstractContextManager[Reader]]
 
 
 Call: TypeAlias = Callable[..., Any]
-"""Calls a method of a saver object, by its name, and returns what comes of it; of `list`, a list."""
+"""Calls a method of a saver object by name; for `list`, it returns a list."""
 
 
 def source_of(given: SourceLike, call: Call | None = None) -> Source:
-    """Return a source by its URL, by the path of a file of SQLite, or a saver object."""
+    """Return the source for a URL, the path of a SQLite file, or a saver object."""
     if isinstance(given, BaseCheckpointSaver):
         if engine_of(given) is not None:
-            raise InvalidInput("this is a saver of Keel's: copy its threads (`keel copy`)")
+            raise InvalidInput("the source is a saver of Keel's: copy its threads (`keel copy`)")
         return Source(f"a {type(given).__name__}", lambda _: nullcontext(SaverReader(call or call_directly(given))))
     if not isinstance(given, str | os.PathLike):
-        raise InvalidInput(f"a source is a URL, a path or a saver of LangGraph's, not a {type(given).__name__}")
+        raise InvalidInput(f"the source must be a URL, a path or a saver object, not a {type(given).__name__}")
     kind, place = find_place(given)
     if kind == "postgresql":
         return Source(place_of(place), lambda allows: _open_tables(open_postgres(place), place_of(place), allows))
@@ -137,19 +137,19 @@ def _open_tables(opened: AbstractContextManager[Connection], place: str, allows:
         if not columns:
             if connection.columns("keel_format") if is_postgres else "refs" in connection.columns("entries"):
                 raise InvalidInput(f"{place} is a store of Keel's: copy its threads (`keel copy`)")
-            raise InvalidInput(f"{place} holds no checkpoints of LangGraph's savers: it has no table `checkpoints`")
+            raise InvalidInput(f"{place} has no checkpoints of LangGraph's savers: it has no table `checkpoints`")
         if "thread_ts" in columns:
-            older = "has the tables of LangGraph before 0.2 (`thread_ts`), which its savers read no longer either"
+            older = "has the tables of LangGraph before 0.2 (`thread_ts`), which its own savers no longer read either"
             raise InvalidInput(f"{place} {older}")
         if not columns >= {"thread_id", "checkpoint_ns", "checkpoint", "metadata"}:
-            other = "has a table `checkpoints` that is not of LangGraph's savers: another program's"
+            other = "has a table `checkpoints` of another program, not of LangGraph's savers"
             raise InvalidInput(f"{place} {other}")
         tables = ("checkpoint_blobs", "checkpoint_writes") if is_postgres else ("writes",)
         found = {table: set(connection.columns(table)) for table in tables}
         if missing := [table for table, names in found.items() if not names]:
             raise InvalidInput(
-                f"{place} has a table `checkpoints`, and no `{missing[0]}`: half of what LangGraph's saver makes. Open "
-                "it with that, and call its setup(), before it is moved"
+                f"{place} has a table `checkpoints`, but no `{missing[0]}`: it is only partly set up. Open it with "
+                "LangGraph's saver and call setup(), then import again"
             )
         values, has_path = StoredValues(allows), "task_path" in found[tables[-1]]
         if is_postgres:
@@ -159,7 +159,7 @@ def _open_tables(opened: AbstractContextManager[Connection], place: str, allows:
 
 
 class TableReader:
-    """What the tables of both databases have in common."""
+    """The common code for the tables of both databases."""
 
     writes_table, value_column, id_column, parent_column = "writes", "value", "checkpoint_id", "parent_checkpoint_id"
 
@@ -205,7 +205,7 @@ class TableReader:
         for task_id, path, index, channel, _, _ in rows:
             check_texts(task_id, path, channel)
             if type(index) is not int:
-                raise CorruptStore(f"{where}: a write has the number {index!r:.40}")
+                raise CorruptStore(f"{where}: a write has the invalid number {index!r:.40}")
         writes = []
         for task_id, path, index, channel, kind, value in sorted(rows, key=lambda row: (row[1], row[0], row[2])):
             decoded = self._values.load(kind, value, f"{where}, a write of task {task_id} to {channel!r}")
@@ -224,7 +224,7 @@ def _is_before_sends(checkpoint: Mapping[str, Any]) -> bool:
 
 
 def _adopt_sends(checkpoint: dict[str, Any], sends: Sequence[Any]) -> None:
-    """Put the messages that formats below 4 left among the parent's writes where format 4 has them."""
+    """Add the `Send` messages of formats below 4, from the parent's writes."""
     if sends:
         versions = checkpoint["channel_versions"]
         checkpoint["channel_values"] = {**checkpoint["channel_values"], TASKS: [*sends]}
@@ -232,7 +232,7 @@ def _adopt_sends(checkpoint: dict[str, Any], sends: Sequence[Any]) -> None:
 
 
 def _check_checkpoint(checkpoint: Any, where: str) -> None:
-    """See that a checkpoint has the parts that LangGraph's have."""
+    """Raise `CorruptStore` unless the value has the form of a LangGraph checkpoint."""
     is_whole = type(checkpoint) is dict and all(type(key) is str for key in checkpoint)
     if is_whole and type(checkpoint.get("v", 4)) in (int, float):
         parts = [checkpoint.get(name) for name in ("channel_values", "channel_versions", "versions_seen")]
@@ -240,7 +240,7 @@ def _check_checkpoint(checkpoint: Any, where: str) -> None:
             versions = {type(version) for version in parts[1].values()}
             if versions <= {str} or versions <= {int, float}:
                 return
-    raise CorruptStore(f"{where}: it is no checkpoint of LangGraph's")
+    raise CorruptStore(f"{where}: it is not a checkpoint of LangGraph")
 
 
 def _where(thread_id: str, spot: Spot) -> str:
@@ -249,7 +249,7 @@ def _where(thread_id: str, spot: Spot) -> str:
 
 
 class SqliteReader(TableReader):
-    """Reads what `langgraph-checkpoint-sqlite` has written."""
+    """Reads the tables of `langgraph-checkpoint-sqlite`."""
 
     def read_checkpoints(self, thread_id: str, spots: Iterable[Spot]) -> Iterator[StoredCheckpoint]:
         """See `Reader.read_checkpoints`."""
@@ -268,7 +268,7 @@ class SqliteReader(TableReader):
 
 
 class PostgresReader(TableReader):
-    """Reads the tables of `langgraph-checkpoint-postgres`, each version of a value once."""
+    """Reads tables of `langgraph-checkpoint-postgres`, each version of a value once."""
 
     writes_table, value_column = "checkpoint_writes", "blob"
 
@@ -303,7 +303,7 @@ class PostgresReader(TableReader):
         where: str,
     ) -> dict[tuple[str, str, str], Any]:
         """Return the values of a checkpoint, by namespace, channel and version."""
-        asked = [(spot[0], channel, str(version)) for channel, version in versions.items()]  # as `->>` shows it
+        asked = [(spot[0], channel, str(version)) for channel, version in versions.items()]  # `str` as in `->>`
         found = {key: known[key] for key in asked if key in known}
         left = [key for key in asked if key not in known]
         version = "''" if self._is_shallow else "version"
@@ -333,7 +333,7 @@ class PostgresReader(TableReader):
 
 
 def call_directly(saver: BaseCheckpointSaver[Any]) -> Call:
-    """Return what calls the methods of a saver object, blocking."""
+    """Return a function that calls the methods of a saver object, blocking."""
 
     def call(method: str, *given: Any, **more: Any) -> Any:
         found = getattr(saver, method)(*given, **more)
@@ -343,7 +343,7 @@ def call_directly(saver: BaseCheckpointSaver[Any]) -> Call:
 
 
 class SaverReader:
-    """Reads a saver object, by what LangGraph promises of any."""
+    """Reads a saver object, using only LangGraph's interface."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -352,7 +352,7 @@ class SaverReader:
         """See `Reader.count_threads`."""
 
     def list_threads(self) -> Iterator[str]:
-        """See `Reader.list_threads`. All checkpoints are listed: of a large store, pass the URL."""
+        """See `Reader.list_threads`; lists all checkpoints. Pass the URL of a large store."""
         yield from dict.fromkeys(str(each.config["configurable"]["thread_id"]) for each in self._call("list", None))
 
     def moment(self) -> AbstractContextManager[None]:
@@ -391,7 +391,7 @@ def spot_of(found: CheckpointTuple) -> Spot:
 
 
 def _number_writes(writes: Sequence[tuple[str, str, Any]]) -> list[StoredWrite]:
-    """Return writes with the numbers that LangGraph would give them, and with paths that keep their order."""
+    """Return writes with LangGraph's numbers, and with paths that keep their order."""
     counts: dict[str, int] = {}
     paths: dict[str, str] = {}
     numbered = []

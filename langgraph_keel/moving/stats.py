@@ -1,4 +1,4 @@
-"""Where the bytes of a store are: by thread, channel and kind of record; and what a prune, or packing, would save."""
+"""Measures a store by thread, channel and kind of record, and possible savings."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from langgraph_keel.retention.prune import Pruning, plan_prune
 
 Tell: TypeAlias = Callable[[int, int | None], object]
 _LARGEST = 20
-"""Threads that are named."""
+"""Number of largest threads that are listed."""
 _PAGE, _CELLS = 32, 20
-"""Entries, and cells, that are read at once."""
+"""Entries, and cells, read per request."""
 KIND_NAMES = {
     "values": "state values",
     "writes": "pending writes",
@@ -53,32 +53,32 @@ KIND_NAMES = {
     "retention": "retention policies",
     "keyring": "data keys",
 }
-"""What a kind of record is called in a report; a kind that is not here has a name of its own."""
+"""Display names for kinds of records; other kinds are shown under their own name."""
 _BAR = 30
-"""Columns of the longest bar."""
+"""Width of the longest bar, in columns."""
 _IDLE, _DAY = (30, 90, 365), 86_400_000
-"""Days; and milliseconds of one."""
+"""Idle periods, in days; and milliseconds per day."""
 
 
 @publish
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """Where the bytes of a store are.
+    """The bytes of a store by thread, channel and kind of record.
 
     Attributes:
-        threads: How many threads there are.
-        nbytes: Bytes of all their records, and of what they share.
-        kinds: By kind of record: `"metadata"` (what is no value in items), `"values"`, `"writes"`, and each kind of
-            cells, as `"tool"` or `"archive"`. The largest first.
-        channels: Of the values, by channel; the largest first.
-        largest: The threads that take most, and their bytes; at most 20.
-        prunable: What `saver.prune(..., "keep_latest")` of all these threads would give back.
-        packable: About what rows that are still small would take less when they are packed, as threads go on.
-        large: Values, and writes of a task, of more than 64 KB each, which `blobs=` keeps outside of the database.
-        history: Of the values, what nothing needs that `"keep_latest"` leaves: no run reads it again, only who looks
-            back, forks or rewinds.
-        idle: Threads that nobody has put to for 30, 90 and 365 days, and so hardly read: days, and bytes.
-        failed: Threads that cannot be read, and why.
+        threads: Number of threads.
+        nbytes: Bytes of all their records, and of shared records.
+        kinds: Bytes by kind of record, the largest first: `"metadata"` (headers, with small values), `"values"`,
+            `"writes"`, and each kind of cells, such as `"tool"` or `"archive"`.
+        channels: Bytes of the values by channel, the largest first.
+        largest: The largest threads, at most 20, and their bytes.
+        prunable: Bytes that `saver.prune(..., "keep_latest")` of all these threads would free.
+        packable: Approximate bytes that packing small rows will free, which happens as threads continue.
+        large: Bytes of values and task writes over 64 KB each, which `blobs=` stores outside the database.
+        history: Bytes of values that `"keep_latest"` would not need. No run reads them again; only looking back,
+            forking and rewinding do.
+        idle: Bytes of threads without a write for 30, 90 and 365 days, by number of days.
+        failed: Threads that cannot be read, with the reason.
     """
 
     threads: int
@@ -100,7 +100,7 @@ class StoreStats:
         return {"bytes": fields.pop("nbytes"), **fields, "idle": idle}
 
     def __str__(self) -> str:
-        """Draw it, with a bar for each kind, channel and thread."""
+        """Return a text chart with a bar for each kind, channel and thread."""
         lines = [f"{count_of(self.threads, 'thread')}, {format_size(self.nbytes)}"]
         kinds = {KIND_NAMES.get(kind, kind): size for kind, size in self.kinds.items()}
         for title, sizes in (("kind", kinds), ("channel", self.channels), ("thread", self.largest)):
@@ -114,7 +114,7 @@ class StoreStats:
         return "\n".join([*lines, "", *self.describe()])
 
     def describe(self) -> list[str]:
-        """Return a line each about history, inactive threads, possible savings and large values."""
+        """Return lines about history, idle threads, possible savings and large values."""
         idle = ", ".join(f"{format_size(size)} ({days} d)" for days, size in self.idle.items())
         return [
             f"Reclaimable history: {format_size(self.history)} (only needed to look back).",
@@ -126,7 +126,7 @@ class StoreStats:
 
 
 def read_stats(session: Session, wanted: ThreadFilter, tell: Tell) -> Plan[StoreStats]:
-    """Read where the bytes are, of all threads with what they share, or of those that are wanted."""
+    """Measure the matching threads; without a filter, also shared records."""
     names = yield from read_names_of(session, wanted)
     count = _Count(session)
     for number, name in enumerate(names):
@@ -154,7 +154,7 @@ def read_stats(session: Session, wanted: ThreadFilter, tell: Tell) -> Plan[Store
 
 
 class _Count:
-    """Adds up what threads take."""
+    """Adds up the sizes of threads."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -224,7 +224,7 @@ class _Count:
         self.history += size * (row.count - min(shown, row.count)) // row.count
 
     def add_cells(self, thread_id: str | None) -> Plan[None]:
-        """Add the cells of a thread, or those that threads share."""
+        """Add the cells of a thread, or the shared ones."""
         store = self._session.store
         for kind in (yield from store.list_kinds(thread_id)):
             shelf = Shelf(thread_id, kind)
@@ -240,14 +240,14 @@ class _Count:
 
 
 class _Loose:
-    """Small rows of a log that stand in line, as they would be packed."""
+    """Consecutive small rows of a log, which would be packed together."""
 
     def __init__(self) -> None:
         self._rows: list[Row] = []
         self._nbytes = 0
 
     def add(self, row: Row) -> int:
-        """Add a row; return the bytes that are saved by packing those before it."""
+        """Add a row; return the bytes saved by packing the rows before it."""
         content = content_of(row)
         if is_full(row.count, len(content)) or (self._rows and self._rows[-1].lo + self._rows[-1].count != row.lo):
             saved = self.end()
@@ -260,7 +260,7 @@ class _Loose:
         return self.end() if is_full(count, self._nbytes) or self._nbytes > HUGE_ROW else 0
 
     def end(self) -> int:
-        """Return the bytes that are saved by packing what stands in line."""
+        """Return the bytes saved by packing the collected rows."""
         rows, self._rows, self._nbytes = self._rows, [], 0
         if len(rows) < 2:
             return 0

@@ -1,4 +1,4 @@
-"""One thread from one store to another, record by record, and whether both hold the same. No value is revived."""
+"""Copies one thread to another store and compares both, without reviving values."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ from langgraph_keel.moving.pair import SOURCE, TARGET, Side, on
 from langgraph_keel.retention.owners import COPY_TIMES
 
 _MOST = 64
-"""Most entries whose rows are read at once."""
+"""Maximum entries whose rows are read per request."""
 _BYTES = 2 << 20
-"""Bytes of rows from which on fewer are."""
+"""Bytes of rows per request above which fewer entries are read next time."""
 
 Logs = defaultdict[tuple[str, str], Numbers]
 Rows = Mapping[tuple[str, str], Sequence[Row]]
 
 
 class ThreadChanged(StoreBusy):
-    """What was being copied is not there any more: look again."""
+    """The thread changed during the copy, which has to start over."""
 
 
 @dataclass(slots=True)
 class ThreadCopy:
-    """Copies threads, and compares them."""
+    """Copies and compares threads."""
 
     source: Store[Any, Any]
     target: Store[Any, Any]
     takes: Callable[[str], bool]  # whether a kind of cells is copied
-    most: int  # maximum bytes of a thread's values that are much smaller as they are stored
-    told: Callable[[int], None]  # called with the bytes of the records that were copied
-    size: int = 4  # entries that are read at once
-    inflated: int = 0  # bytes of such values of the present thread so far
+    most: int  # maximum bytes of a thread's values that are stored much smaller
+    told: Callable[[int], None]  # called with the bytes of copied records
+    size: int = 4  # entries read per request
+    inflated: int = 0  # bytes of such values of the current thread so far
 
     def add(self, thread_id: str, want: Outline, have: Outline) -> Plan[None]:
-        """Add to a thread of the target what that of the source has besides."""
+        """Copy the missing records of a thread to the target."""
         yield from self._add_entries(want, have)
         yield from self._add_writes(thread_id, have)
         moved = Moved()
@@ -88,14 +88,14 @@ class ThreadCopy:
             asked = [narrowed for node in page if (narrowed := _narrow(node, logs)).refs]
             found: Sequence[Found] = (yield from on(SOURCE, self.source.read_values(asked))) if asked else ()
             if len(found) < len(asked):
-                raise ThreadChanged(f"{asked[0].address}: it was removed, or put again, while it was copied")
+                raise ThreadChanged(f"{asked[0].address} was removed or stored again during the copy")
             rows = _rows_in(found)
             new = list(chain.from_iterable(rows.values()))
             check_present(row.body for row in new)
             self.inflated = add_inflated(self.inflated, (row.body for row in new), self.most)
             for row in new:
                 if row.count > 1 and len(content_of(row)) < row.count:
-                    raise CorruptStore(f"a row that should hold {row.count:,} items holds less")
+                    raise CorruptStore(f"a row of {row.count:,} items contains fewer")
             self.size = _next_size(len(page), rows)
             for node in page:
                 yield from self._add_entry(node, rows, logs, bases)
@@ -125,7 +125,7 @@ class ThreadCopy:
         )
         outcome = yield from on(TARGET, self.target.write_entry(new))
         if not isinstance(outcome, Stored):
-            raise ThreadChanged(f"{node.address}: what it builds on was removed in the target while it was copied")
+            raise ThreadChanged(f"{node.address}: its base was removed from the target during the copy")
         for name, first in outcome.first.items():
             logs[namespace, name].settle(first)
         if node.is_ghost:
@@ -136,11 +136,11 @@ class ThreadCopy:
         self.told(len(node.header) + sum(len(row.body) for taken in appends.values() for row in taken))
 
     def _read_known(self, node: Node, refs: Mapping[str, Ref], names: Collection[str]) -> Plan[Mapping[str, Any]]:
-        """Read what the target has already of some channels, for a target that proves what it holds."""
+        """Read values that the target already has, for a target that authenticates them."""
         asked = _entry(node, {name: node.refs[name] for name in names})
         found: Sequence[Found] = yield from on(SOURCE, self.source.read_values([asked]))
         if not found:
-            raise ThreadChanged(f"{node.address}: it was removed, or put again, while it was copied")
+            raise ThreadChanged(f"{node.address} was removed or stored again during the copy")
         known = {}
         for name in names:
             rows = _known_rows(node.refs[name], refs[name], found[0].rows[name])
@@ -167,7 +167,7 @@ class ThreadCopy:
     # -- comparing ---------------------------------------------------------------------------------------------
 
     def find_difference(self, thread_id: str, want: Outline, have: Outline) -> Plan[str | None]:
-        """Return what differs between two threads; `None` if nothing does. Each item is read once, and compared."""
+        """Return the first difference of two threads, comparing each item once, or `None`."""
         if (differs := _difference_of(want, have)) is not None:
             return differs
         done: defaultdict[tuple[str, str], Compared] = defaultdict(Compared)
@@ -181,10 +181,10 @@ class ThreadCopy:
         cells = CellCopy(self.source, self.target, Moved())
         for kind in (yield from self._kinds(thread_id)):
             if kind == COPY_TIMES.kind:
-                continue  # when it came into the one store, and into the other
+                continue  # the time of the copy, which differs
             differs = yield from cells.find_difference(Shelf(thread_id, kind), lambda *_: True, is_whole=True)
             if differs is not None:
-                return f"a record beside its checkpoints: {differs}"
+                return f"a record next to its checkpoints: {differs}"
         return None
 
     def _compare_values(
@@ -213,7 +213,7 @@ class ThreadCopy:
     def _read_parts(
         self, side: Side, page: Sequence[tuple[Node, Node]], parts: Sequence[tuple[Node, str, int, int]]
     ) -> Plan[Sequence[Found]]:
-        """Read items: of which entry, named by the source, of which channel, from which number on, and how many."""
+        """Read items; each part has the source's node, a channel, a first number, a count."""
         shown: defaultdict[Stamp, defaultdict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
         for node, name, lo, count in parts:
             shown[node.stamp][name].append((lo, lo + count))
@@ -224,19 +224,19 @@ class ThreadCopy:
                 asked.append(_entry(node, {name: Ref(node.refs[name].kind, tuple(runs[name])) for name in runs}))
         found: Sequence[Found] = yield from on(side, (self.source, self.target)[side].read_values(asked))
         if len(found) < len(asked):
-            raise ThreadChanged(f"{asked[0].address}: it was removed, or put again, while it was compared")
+            raise ThreadChanged(f"{asked[0].address} was removed or stored again during the comparison")
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What stands of a channel in the target already."""
+    """The rows of a channel that the target already has."""
 
     rows: Sequence[Row]
 
 
 def _known_rows(theirs: Ref, ours: Ref, rows: Sequence[Row]) -> Iterator[Row]:
-    """Yield rows with the items of a value that the target has, numbered as there, each of them once."""
+    """Yield rows with the items that the target has, in its numbering, each item once."""
     given = Numbers()
     for lo, to, count in pairs_of(theirs.runs, ours.runs):
         for first, last in list(given.missing([(to, to + count)])) if to < NEW else ():
@@ -251,7 +251,7 @@ def _entry(node: Node, refs: Mapping[str, Ref]) -> Entry:
 
 
 def _narrow(node: Node, logs: Logs) -> Entry:
-    """Return an entry that shows only what has no number yet."""
+    """Return an entry that refers only to items without a number yet."""
     refs = {}
     for name, ref in node.refs.items():
         if missing := tuple(logs[node.address.checkpoint_ns, name].missing(ref.runs)):
@@ -268,13 +268,13 @@ def _rows_in(found: Sequence[Found]) -> Rows:
 
 
 def _next_size(size: int, rows: Rows) -> int:
-    """Return how many entries are read next, by how much the last ones have brought."""
+    """Return how many entries to read next, depending on the bytes of the last ones."""
     nbytes = sum(len(row.body) for each in rows.values() for row in each)
     return max(1, size // 2) if nbytes > _BYTES else min(_MOST, 2 * size) if nbytes < _BYTES // 2 else size
 
 
 def _difference_of(want: Outline, have: Outline) -> str | None:
-    """Return what of the checkpoints and writes of two outlines differs, if anything does."""
+    """Return the first difference in checkpoints or writes of two outlines, or `None`."""
     for theirs, ours, a, b in zip(want.graph.nodes, have.graph.nodes, want.nodes, have.nodes, strict=False):
         if a != b:
             return f"{_moment(theirs)}: {_part_of(theirs, ours)}"
@@ -285,22 +285,22 @@ def _difference_of(want: Outline, have: Outline) -> str | None:
             return f"{_moment(theirs)}: whether it is the latest"
     for ns, id in dict.fromkeys([*want.writes, *have.writes]):
         if want.writes.get((ns, id)) != have.writes.get((ns, id)):
-            return f"{_name(ns, id)}: what tasks have written to it"
+            return f"{_name(ns, id)}: the pending writes of its tasks"
     return None
 
 
 def _part_of(theirs: Node, ours: Node) -> str:
-    """Return what differs of two entries that are not the same."""
+    """Return the part in which two entries differ."""
     if theirs.address != ours.address:
         return f"the target has {_moment(ours)} in its place"
     if open_frame(theirs.header) != open_frame(ours.header):
         return "its metadata, or the versions of its channels"
     if [*theirs.refs] != [*ours.refs]:
-        return f"which channels it has ({', '.join(sorted({*theirs.refs} ^ {*ours.refs})) or 'their order'})"
+        return f"its channels ({', '.join(sorted({*theirs.refs} ^ {*ours.refs})) or 'their order'})"
     for name, ref in theirs.refs.items():
         if ref.kind is not ours.refs[name].kind or _length(ref) != _length(ours.refs[name]):
             return f"the value of {name!r}"
-    return "its parent" if theirs.parent != ours.parent else "when it was put, by which run, or whether it is deleted"
+    return "its parent" if theirs.parent != ours.parent else "its time, its run, or whether it is deleted"
 
 
 def _length(ref: Ref) -> int:

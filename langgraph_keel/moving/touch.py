@@ -1,7 +1,7 @@
-"""`moving_from=`: each thread of an old store moves in at its first touch, while the application is in use.
+"""`moving_from=`: imports each thread of an old store at its first access.
 
-Before the first verb on a thread in this process, a layer over the backend's store moves it in, blocking or in a
-thread. A verb whose move fails raises that error.
+Before the first verb on a thread in this process, a layer over the backend's store imports it, blocking or in a
+thread. If the import fails, the verb raises that error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _movers: WeakSet[Mover] = WeakSet()
 
 _KNOWN = 100_000
-"""Threads that a process remembers to have looked at."""
+"""Maximum threads that a process remembers as checked."""
 _LOCKS = 64
 
 
@@ -45,10 +45,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class Mover:
-    """Moves threads in, each once in this process. Any thread may call."""
+    """Imports threads, each once per process; thread-safe."""
 
     session: Session
-    """On the store itself, as `langgraph.arriving` returns it."""
+    """A session on the inner store, as `langgraph.arriving` returns it."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -56,22 +56,22 @@ class Mover:
         _movers.add(self)
 
     def forget(self) -> None:
-        """Begin anew, in a process that was forked."""
+        """Reset, for a forked process."""
         self._known: OrderedDict[str, None] = OrderedDict()
         self._locks = [Lock() for _ in range(_LOCKS)]
 
     def open(self, session: Session, store: Store[Any, Any]) -> None:
-        """Begin to move threads into a store that none are moved into at their first touch."""
+        """Set the store into which threads are imported, without this layer."""
         from langgraph_keel.moving.langgraph import arriving
 
         self.session = arriving(replace(session, store=store))
 
     def is_known(self, thread_id: str) -> bool:
-        """Return whether a thread was looked at in this process."""
+        """Return whether this process has checked a thread."""
         return thread_id in self._known
 
     def move(self, thread_id: str) -> None:
-        """See that a thread has moved in, if the source has it. Blocks."""
+        """Import a thread if the source has it and it was not imported yet. Blocks."""
         from langgraph_keel.moving.langgraph import allows_of, finish, move_thread
 
         with self._locks[hash(thread_id) % _LOCKS]:
@@ -91,7 +91,7 @@ class Mover:
             self._remember(thread_id)
 
     def leave(self, thread_id: str) -> None:
-        """See that a thread which is to be deleted does not move in any more."""
+        """Prevent the import of a thread that is about to be deleted."""
         with self._locks[hash(thread_id) % _LOCKS]:
             noted = run(find_note(self.session, thread_id), self.session.driver)
             if noted is None or not noted.is_whole:
@@ -105,7 +105,7 @@ class Mover:
 
 
 class MovingStore(Layer):
-    """A store into which threads move at their first touch."""
+    """A store that imports threads at their first access."""
 
     def __init__(self, inner: Store[Any, Any], mover: Mover) -> None:
         super().__init__(inner)
@@ -115,7 +115,7 @@ class MovingStore(Layer):
                 setattr(self, name, self._touching(verb.thread, getattr(inner, name)))
 
     def _touching(self, thread: Callable[[Any], str | None], inner: Callable[..., Plan[Any]]) -> Any:
-        """Return a verb that sees to the thread which its first argument names."""
+        """Return a verb that first imports the thread named by its first argument."""
 
         def touching(named: Any, *others: Any, **more: Any) -> Plan[Any]:
             if (thread_id := thread(named)) is not None:
@@ -125,21 +125,21 @@ class MovingStore(Layer):
         return touching
 
     def see_to(self, thread_id: str) -> Plan[None]:
-        """See that a thread has moved in: no trip if it was looked at in this process."""
+        """Import a thread if necessary; no trip if this process has checked it."""
         if not self._mover.is_known(thread_id):
             yield Call(lambda: self._mover.move(thread_id))
 
     def copy_thread(self, source: str, target: str, *others: Any, **more: Any) -> Plan[Any]:
-        """See `Store.copy_thread`: both move in first."""
+        """See `Store.copy_thread`; imports both threads first."""
         yield from self.see_to(target)
         yield from self.see_to(source)
         return (yield from self.inner.copy_thread(source, target, *others, **more))
 
     def delete_thread(self, thread_id: str, *others: Any, **more: Any) -> Plan[bool]:
-        """See `Store.delete_thread`: it does not move in any more."""
+        """See `Store.delete_thread`; also prevents a later import."""
         yield Call(lambda: self._mover.leave(thread_id))
         return (yield from self.inner.delete_thread(thread_id, *others, **more))
 
     def of_tenant(self, tenant: str) -> Store[Any, Any]:
-        """See `Store.of_tenant`: LangGraph's savers have no tenants, so nothing moves in there."""
+        """See `Store.of_tenant`; nothing is imported, as LangGraph's savers have no tenants."""
         return self.inner.of_tenant(tenant)

@@ -1,7 +1,7 @@
-"""Values of LangGraph's savers, decoded by LangGraph's own serializer; nothing is run that may not be.
+"""Decodes values of LangGraph's savers safely, with LangGraph's own serializer.
 
-LangGraph's serializer calls any class that a stored name stands for, or, in strict mode, returns bare parts. So all
-names in a value are checked first, and one that may not be revived refuses the whole value.
+That serializer calls any class that a stored name refers to, or, in strict mode, returns bare parts. So all names in a
+value are checked first, and a name that is not allowed refuses the whole value.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from langgraph_keel._langgraph import SAFE_MSGPACK_TYPES
 from langgraph_keel.errors import CorruptStore, RefusedType
 
 Allows = Callable[[str, str], bool]
-"""Says whether values of a class, by its module and name, may be revived."""
+"""Returns whether values of a class (its module and name) may be revived."""
 
 _NAMED, _METHOD, _SNAPSHOT = range(6), 3, 7
-"""The codes of LangGraph's extensions: those that begin with a class, that which calls a method of it, a snapshot."""
+"""Codes of LangGraph's msgpack extensions that name a class, a method, a snapshot."""
 _PATHS = Reviver(allowed_objects="core").import_mappings
-"""The places of LangChain's classes today, by the names that they are stored under."""
+"""The current places of LangChain's classes, by their stored names."""
 _PATTERN, _MOST_PATTERN = ("re", "compile"), 1 << 16
-"""LangGraph compiles stored regular expressions: 3 MB of one take 17 seconds."""
+"""LangGraph compiles stored regular expressions: one of 3 MB takes 17 seconds."""
 _SAFE_METHOD = ("datetime", "datetime", "fromisoformat")
-_PICKLE = "a pickle, which runs whatever it says when it is read: Keel reads none. Store the thread again without one"
+_PICKLE = "a pickle, which can run any code when it is read: Keel never reads one. Store the thread again without it"
 _UNKNOWN = (
-    "stored by a serializer that is not LangGraph's own: pass a saver that has that serializer (serde=...), not a URL"
+    "stored by a serializer other than LangGraph's own: pass a saver with that serializer (serde=...) instead of a URL"
 )
 _UNNAMED = (
-    "not allowed here, as nothing names it: annotate the graph's state with it, or add it to types=[...] of the saver "
+    "not allowed here: annotate the graph's state with it, or add it to types=[...] of the saver "
     "(`--import MODULE` on the command line), as {}"
 )
 
 
 class StoredValues:
-    """Decodes values."""
+    """Decodes stored values after checking their class names."""
 
     def __init__(self, allows: Allows) -> None:
         self._allows = allows
@@ -50,7 +50,7 @@ class StoredValues:
         return JsonPlusSerializer(allowed_msgpack_modules=self._known, allowed_json_modules=paths)
 
     def load(self, kind: str | None, data: bytes | None, where: str) -> Any:
-        """Return a value."""
+        """Return a decoded value."""
         if kind in ("msgpack", "json"):
             self._check(kind, data or b"", where)
         elif kind not in ("null", "bytes", "bytearray"):
@@ -61,7 +61,7 @@ class StoredValues:
             raise _corruption(where, error) from error
 
     def load_metadata(self, data: Any, where: str) -> dict[str, Any]:
-        """Return metadata that stand in a row as JSON."""
+        """Return metadata that are stored as JSON."""
         if isinstance(data, bytes) and data.startswith(b"\x80"):
             raise RefusedType("pickle", _PICKLE, where=f"{where}, metadata")
         try:
@@ -69,7 +69,7 @@ class StoredValues:
         except (ValueError, RecursionError) as error:
             raise _corruption(f"{where}, metadata", error) from error
         if not isinstance(metadata, dict | None):
-            raise CorruptStore(f"{where}: its metadata are no JSON object")
+            raise CorruptStore(f"{where}: its metadata is not a JSON object")
         return metadata or {}
 
     def _check(self, kind: str, data: bytes, where: str) -> None:
@@ -80,7 +80,7 @@ class StoredValues:
         if names <= self._known:
             return
         for name in sorted(names - self._known):
-            if name[0] == "builtins" or not self._allows(*name):  # LangGraph names no others of these
+            if name[0] == "builtins" or not self._allows(*name):  # the builtins that LangGraph stores are known
                 shown = ".".join(name)
                 raise RefusedType(shown, _UNNAMED.format(shown), where=where)
         self._known |= names
@@ -88,11 +88,11 @@ class StoredValues:
 
 
 def _corruption(where: str, error: Exception) -> CorruptStore:
-    return CorruptStore(f"{where}: it does not decode: {type(error).__name__}: {error}")
+    return CorruptStore(f"{where}: it cannot be decoded: {type(error).__name__}: {error}")
 
 
 def _names_in_msgpack(data: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the classes that a value names, at any depth."""
+    """Yield the classes named in a value, at any depth."""
     found: list[tuple[str, str]] = []
     length = 0
 
@@ -103,7 +103,7 @@ def _names_in_msgpack(data: bytes) -> Iterator[tuple[str, str]]:
             if code in _NAMED:
                 module, name = str(parts[0]), str(parts[1])
                 if (module, name) == _PATTERN and (length := length + len(str(parts[2:]))) > _MOST_PATTERN:
-                    raise ValueError(f"it holds regular expressions of more than {_MOST_PATTERN:,} characters")
+                    raise ValueError(f"it contains regular expressions of more than {_MOST_PATTERN:,} characters")
                 is_other = code == _METHOD and (module, name, parts[3]) != _SAFE_METHOD
                 found.append((module, f"{name}.{parts[3]}") if is_other else (module, name))
         return _Part()
@@ -113,7 +113,7 @@ def _names_in_msgpack(data: bytes) -> Iterator[tuple[str, str]]:
 
 
 class _Part:
-    """Stands for an object while its names are looked at; it may be the key of a dict."""
+    """A placeholder for an object while names are checked; hashable for dict keys."""
 
 
 def _unpack(data: bytes, look: Callable[[int, bytes], Any]) -> Any:

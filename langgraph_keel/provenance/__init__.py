@@ -1,1 +1,1 @@
-"""Which model wrote a step, with what, and whether it would happen again."""
+"""Records of model calls, drift detection, training data and replays."""

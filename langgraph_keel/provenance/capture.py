@@ -1,7 +1,8 @@
-"""Captures every call of a model in a graph, by a handler that LangChain calls in nodes, tools, tasks and threads.
+"""Captures every model call in a graph with a LangChain callback handler.
 
-A call in a thread that a node starts without its context is not recorded: nothing there says where it belongs. Only
-keys of an allow-list are stored. Hashes are of content without ids, so that equal requests have equal hashes.
+LangChain calls the handler in nodes, tools, tasks and threads. If a node starts a thread without its context, calls in
+that thread are not recorded, as their place is unknown. Only keys of an allow-list are stored. Hashes exclude ids, so
+equal requests have equal hashes.
 """
 
 from __future__ import annotations
@@ -47,23 +48,23 @@ from langgraph_keel.provenance.records import PARAMETERS, record_of
 from langgraph_keel.provenance.replay.compare import content_of
 
 LONGEST = 200
-"""Most characters of a name or a stop sequence."""
+"""Maximum characters of a name or a stop sequence."""
 _SCALARS = (str, int, float, bool)
 _Names: TypeAlias = Mapping[str, tuple[str, Callable[[Any], Any]]]
-"""Per name that somebody gives something: the field of a record, and what it takes of that, `None` for nothing."""
+"""Maps a source key to a field of a record and a conversion (`None` if invalid)."""
 
 _log = logging.getLogger(__name__)
 
 
 def hash_of(value: Any, size: int = 12) -> str:
-    """Return a hash of a value, as hexadecimal digits: of its JSON with sorted keys, `repr` where there is no JSON."""
+    """Return a hexadecimal hash of a value's sorted JSON, or of its `repr`."""
     return blake2b(_text_of(value), digest_size=size).hexdigest()
 
 
 def _text_of(value: Any) -> bytes:
     try:
         return orjson.dumps(value, default=repr, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
-    except TypeError:  # a lone surrogate, a number of more than 64 bits, or nested too deep
+    except TypeError:  # a lone surrogate, a number of more than 64 bits, or too deep nesting
         return repr(value).encode(errors="backslashreplace")
 
 
@@ -71,19 +72,19 @@ def _text_of(value: Any) -> bytes:
 
 
 def hash_prompt(messages: Sequence[BaseMessage | str]) -> dict[str, Any]:
-    """Return hashes of a request: of all messages, and of the system's own."""
+    """Return hashes of a request: of all messages, and of the system messages."""
     system = [message.content for message in messages if isinstance(message, SystemMessage)]
     return {"prompt_hash": hash_of(_contents(messages)), "system_hash": hash_of(system) if system else None}
 
 
 def _contents(messages: Iterable[BaseMessage | str]) -> list[Any]:
-    """Return what messages say; calls of tools are numbered, for their ids are random."""
+    """Return the contents of messages, with numbers instead of random call ids."""
     numbers: dict[str | None, int] = {}
     return [message if isinstance(message, str) else _content(message, numbers) for message in messages]
 
 
 def _content(message: BaseMessage, numbers: dict[str | None, int]) -> list[Any]:
-    # A stream's answer is a chunk (`AIMessageChunk`); it says the same.
+    # A streamed answer is an `AIMessageChunk`; it must give the same hash.
     parts = [message.type.removesuffix("MessageChunk").lower(), message.name, content_of(message)]
     if isinstance(message, AIMessage):
         calls = message.tool_calls
@@ -94,13 +95,13 @@ def _content(message: BaseMessage, numbers: dict[str | None, int]) -> list[Any]:
 
 
 def describe_request(given: Mapping[str, Any], prompt: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a record that are known when a call begins."""
+    """Return the fields of a record that are known when a call starts."""
     metadata, params = _mapping(given.get("metadata")), _mapping(given.get("invocation_params"))
     nested = [params[name] for name in ("extra_body", "model_kwargs") if isinstance(params.get(name), dict)]
     if nested:
         params = {name: value for each in (*nested, params) for name, value in each.items() if value is not None}
     found = {**prompt, "provider": _text(params.get("_type"))}
-    # Of the metadata only these names are LangChain's and LangGraph's; all others are the user's.
+    # Only these metadata keys are LangChain's and LangGraph's; all others are the user's.
     _take(metadata, _IN_METADATA, found)
     _take(params, _IN_REQUEST, found)
     if others := PARAMETERS & params.keys():
@@ -110,7 +111,7 @@ def describe_request(given: Mapping[str, Any], prompt: Mapping[str, Any]) -> dic
 
 
 def _take(source: Mapping[str, Any], names: _Names, found: dict[str, Any]) -> None:
-    """Take what is there under these names; the last name of a field that says something counts."""
+    """Copy values to their fields; the last valid name of a field counts."""
     for name, (key, convert) in names.items():
         if name in source and (value := convert(source[name])) is not None:
             found[key] = value
@@ -191,12 +192,12 @@ _IN_REQUEST: _Names = {
 
 
 def describe_answer(result: LLMResult) -> dict[str, Any]:
-    """Return the fields of a record that are known when a call has ended."""
+    """Return the fields of a record that are known when a call ends."""
     generation = result.generations[0][0] if result.generations and result.generations[0] else None
     message = getattr(generation, "message", None)
     content = [message] if message else [generation.text] if generation else []
     found: dict[str, Any] = {"answer_hash": hash_of(_contents(content))}
-    # Streams have no `llm_output`; messages always say what they know.
+    # Streams have no `llm_output`; messages always have their own metadata.
     parts = (
         result.llm_output,
         getattr(generation, "generation_info", None),
@@ -208,7 +209,7 @@ def describe_answer(result: LLMResult) -> dict[str, Any]:
     if usage or "token_usage" in about or "usage" in about:
         costs = {**_mapping(_first(about, "token_usage", "usage")), **usage}
         found["usage"], found["cost"] = _numbers(usage), _number(_first(costs, "total_cost", "cost"))
-        # What LangChain's cache answers, it says costs nothing (and providers do not say so).
+        # LangChain's cache reports a cost of 0; providers do not.
         found["cached"] = usage.get("total_cost") == 0
     return found
 
@@ -224,7 +225,7 @@ _IN_ANSWER: _Names = {
 
 
 def _numbers(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the counts, those of the details too."""
+    """Return the counts, including nested details."""
     counts = {str(name): _number(value, type(value)) for name, value in usage.items()}
     details = {str(name): _numbers(value) for name, value in usage.items() if isinstance(value, Mapping)}
     return {name: value for name, value in (counts | details).items() if value not in (None, {})}
@@ -232,7 +233,7 @@ def _numbers(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(slots=True, weakref_slot=True)
 class _Call:
-    """A call that is under way."""
+    """A running call."""
 
     recorder: Recorder
     waiting: WaitingRecord
@@ -248,21 +249,21 @@ class _Place:
     recorder: Recorder
     thread_id: str
     run: object  # see `run_of`
-    namespace: str  # LangGraph's, of the task: nodes, and their tasks, from the outermost on
-    lineage: Mapping[str, str]  # per namespace: the id of the checkpoint that its step began from, or a younger one
+    namespace: str  # LangGraph's namespace of the task: nodes and their tasks, outermost first
+    lineage: Mapping[str, str]  # per namespace: id of the checkpoint from which its step started, or a younger one
     more: Mapping[str, Any]  # other fields of the record
-    is_guessed: bool = False  # another saver's thread of this name, or another run of it, may have called
+    is_guessed: bool = False  # the caller may be another run, or a thread of this name of another saver
 
 
 def _place_of(metadata: Mapping[str, Any]) -> _Place | None:
-    """Return where a call belongs; `None` outside a graph, and in one whose saver does not record."""
+    """Return the place of a call; `None` outside a graph or if it is not recorded."""
     config: Mapping[str, Any] = var_child_runnable_config.get() or {}
     values: Mapping[str, Any] = config.get("configurable") or {}
     info = getattr(values.get(CONFIG_KEY_RUNTIME), "execution_info", None)
     namespace = metadata.get(METADATA_NS)
     if isinstance(namespace, str) and namespace != getattr(info, "checkpoint_ns", None):
         return _place_by_metadata(metadata, namespace)
-    # LangGraph may run on a shallow copy of the saver; they share the recorder.
+    # LangGraph may use a shallow copy of the saver; both share the recorder.
     engine = engine_of(values.get(CONFIG_KEY_CHECKPOINTER))
     recorder = engine.session.hooks.find(Recorder) if engine else None
     if recorder is None or info is None or info.thread_id is None:
@@ -277,12 +278,10 @@ def _place_of(metadata: Mapping[str, Any]) -> _Place | None:
 
 
 def _place_by_metadata(metadata: Mapping[str, Any], namespace: str) -> _Place | None:
-    """Return where a call belongs by what LangChain hands on to it.
-
-    If a node is a sequence (`prompt | model`), LangGraph runs only its first step in the context of its task. The saver
-    of the others is the one on which the thread was last seen to run. An id of this moment is younger than the
-    checkpoint they began from, and older than the one they lead to.
-    """
+    """Return the place of a call from the metadata that LangChain passes to it."""
+    # If a node is a sequence (`prompt | model`), LangGraph runs only its first step in the context of its task. For
+    # the other steps, use the saver that last accessed the thread. An id generated now is younger than the checkpoint
+    # from which they started, and older than the one to which they lead.
     thread_id = str(metadata.get("thread_id"))
     found = find_last_run(thread_id)
     if found is None:
@@ -297,9 +296,9 @@ def _place_by_metadata(metadata: Mapping[str, Any], namespace: str) -> _Place | 
 
 
 class Capture(BaseCallbackHandler):
-    """LangChain calls it at the beginning and the end of every call of a model."""
+    """The LangChain handler for the start and the end of each model call."""
 
-    run_inline = True  # a hop to another thread would cost 0.3 ms an `ainvoke`
+    run_inline = True  # switching to another thread would cost 0.3 ms per `ainvoke`
     raise_error = True  # for `DriftDetected`; other errors are logged here
     ignore_chain = ignore_agent = ignore_retriever = ignore_retry = ignore_custom_event = True
 
@@ -307,18 +306,18 @@ class Capture(BaseCallbackHandler):
         self.forget()
 
     def forget(self) -> None:
-        """Forget the calls that are under way."""
-        # Held by their records alone: LangChain never says that a call was cancelled.
+        """Forget the running calls."""
+        # Only their records keep them alive, as LangChain does not report cancelled calls.
         self.under_way: WeakValueDictionary[UUID, _Call] = WeakValueDictionary()
 
     def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], *, run_id: UUID, **more: Any
     ) -> None:
-        """Note that a chat model is called, if that is in a graph whose saver records."""
+        """Note the start of a chat model's call, if it is in a graph whose saver records."""
         self._begin(run_id, messages[0], more)
 
     def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], *, run_id: UUID, **more: Any) -> None:
-        """Note that a model of plain text is called."""
+        """Note the start of a plain text model's call."""
         self._begin(run_id, prompts, more)
 
     def _begin(self, run_id: UUID, messages: Sequence[BaseMessage | str], more: Mapping[str, Any]) -> None:
@@ -343,15 +342,15 @@ class Capture(BaseCallbackHandler):
             self.under_way[run_id] = waiting.call = _Call(place.recorder, waiting)
             place.recorder.waiting.add(waiting)
         except Exception:
-            _log.warning("a call of a model is not recorded", exc_info=True)
+            _log.warning("a model call could not be recorded", exc_info=True)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **more: Any) -> None:
-        """Hand the record of a call that was answered to the saver."""
+        """Pass the record of an answered call to the saver."""
         self._end(run_id, describe_answer, response)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
-        """Hand the record of a call that failed, or of a stream that was given up, to the saver."""
-        # Only the class: what an error says may quote the request.
+        """Pass the record of a failed call or an abandoned stream to the saver."""
+        # Only the class: the error's message may quote the request.
         self._end(run_id, lambda error: {"error": type(error).__name__}, error)
 
     def _end(self, run_id: UUID, describe: Callable[[Any], Mapping[str, Any]], outcome: Any) -> None:
@@ -360,21 +359,21 @@ class Capture(BaseCallbackHandler):
             try:
                 facts = describe(outcome)
             except Exception:
-                _log.warning("what became of a call of a model is not recorded", exc_info=True)
+                _log.warning("the outcome of a model call could not be recorded", exc_info=True)
             call.end(facts)
 
 
 CAPTURE = Capture()
 if hasattr(os, "register_at_fork"):
-    # What other threads of the parent have called, they wait for themselves.
+    # Calls of the parent's other threads end in the parent.
     os.register_at_fork(after_in_child=CAPTURE.forget)
-_handler: ContextVar[Any] = ContextVar("keel_capture", default=CAPTURE)  # the default, which a raw thread sees too
+_handler: ContextVar[Any] = ContextVar("keel_capture", default=CAPTURE)  # raw threads see only the default
 _register_lock = Lock()
 _registered: list[ContextVar[Any]] = []
 
 
 def watch() -> None:
-    """Have LangChain report every call of a model from now on; it knows no way back. Another call changes nothing."""
+    """Register the handler with LangChain, permanently; repeated calls have no effect."""
     with _register_lock:
         if not _registered:
             register_configure_hook(_handler, inheritable=True)

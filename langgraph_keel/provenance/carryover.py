@@ -1,7 +1,8 @@
-"""Records of calls whose checkpoints were pruned: they are stored in cells of their thread, and deleted with it.
+"""Records of calls whose checkpoints were pruned, stored in cells of their thread.
 
-Before a prune removes anything, it puts the records that led to each checkpoint that stays into one cell, the
-carryover. The cell is named by its content, so a prune that is made again writes the same cell.
+Before a prune removes anything, it stores one cell for each remaining checkpoint, the carryover. It contains the
+records of removed checkpoints that led there. The key is derived from the content, so a repeated prune writes the same
+cell. Deleting the thread deletes its carryovers.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from langgraph_keel.errors import CorruptStore, ValueRefused
 from langgraph_keel.provenance.records import ModelCall, refused_in, strays_of, unpack_call
 
 Item: TypeAlias = Sequence[Any]
-"""The namespace and the id of the checkpoint that a call led to, the id of the run that made that, and the record."""
+"""Namespace and id of the checkpoint a call led to, its run's id, and the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Carryover:
-    """The records that a prune has carried to one checkpoint that stays."""
+    """The records that a prune has carried to one remaining checkpoint."""
 
-    first: str  # the id of the first root checkpoint whose records these are; empty if some were deleted since
-    until: str  # the id of the root checkpoint that stays
-    is_first: bool  # no model was called before
+    first: str  # the id of the first root checkpoint with these records; empty if some were deleted since
+    until: str  # the id of the remaining root checkpoint
+    is_first: bool  # whether there are no earlier model calls
     items: Sequence[Item]
 
     def calls(self, thread_id: str) -> list[ModelCall]:
-        """Return the records, each at the checkpoint it led to, which is gone."""
+        """Return the calls, each with the removed checkpoint that it led to."""
         found = [(unpack_call(record), namespace, name) for namespace, name, _, record in self.items]
         return [
             replace(call, thread_id=thread_id, checkpoint_ns=namespace, checkpoint_id=name)
@@ -44,7 +45,7 @@ class Carryover:
         ]
 
     def without(self, run_ids: Collection[str]) -> Carryover | None:
-        """Return it without the records of these runs; `None` if nothing is left."""
+        """Return it without the records of these runs; `None` if no record remains."""
         left = [item for item in self.items if item[2] not in run_ids]
         if len(left) == len(self.items):
             return self
@@ -57,7 +58,7 @@ class Carryover:
 
     @property
     def token(self) -> str:
-        """The token of its cell: the same records again are no change."""
+        """The token of its cell, which is the same for the same records."""
         return _digest(self._ids)
 
     @property
@@ -82,29 +83,29 @@ def _unpack(parts: Sequence[Any]) -> Carryover:
 CARRYOVERS = CellTable("model", "a record of pruned checkpoints", _pack, _unpack)
 
 
-# -- where a thread begins -------------------------------------------------------------------------------------
+# -- the start of a thread -------------------------------------------------------------------------------------
 
 
 def is_first(header: Header) -> bool:
-    """Return whether no model was called before those that led to a checkpoint of the root graph."""
-    # Steps count from -1, and no model is called before step 1. But the first checkpoint of a run with
-    # `durability="exit"` is of any step, and the calls of all its steps led there.
+    """Return whether the calls of a root checkpoint are the thread's first ones."""
+    # Steps count from -1, and no model is called before step 1. But with `durability="exit"`, the first checkpoint can
+    # have any step, and the calls of all its steps led there.
     step = header.metadata.get("step")
     return bool(header.about.get("first")) or (isinstance(step, int) and step <= 1)
 
 
 def may_be_pruned(entry: Entry, header: Header) -> bool:
     """Return whether a checkpoint may have had a parent that was pruned."""
-    # Threads begin with step -1, except with `durability="exit"`: there each first checkpoint may have had a parent.
+    # Threads start with step -1, except with `durability="exit"`: then any first checkpoint may have had a parent.
     return entry.parent is None and header.metadata.get("step") != -1
 
 
 def find_behind(carryovers: Sequence[Carryover], line: Iterable[str | None]) -> tuple[list[Carryover], bool]:
-    """Return what was carried to the root checkpoints of a line, and whether that goes back to the first call."""
+    """Return the carryovers of root checkpoints, and whether they have the first call."""
     found: list[Carryover] = []
     places = list(line)
-    # A carryover leads to the first checkpoint whose records it has, to which an earlier prune may have carried some.
-    for place in places:  # which grows
+    # An earlier prune may have carried records to the first checkpoint of a carryover, so follow these too.
+    for place in places:  # grows during the loop
         here = [each for each in carryovers if each.until == place]
         found += here
         places += [each.first for each in here if each.first not in places]
@@ -115,7 +116,7 @@ def find_behind(carryovers: Sequence[Carryover], line: Iterable[str | None]) -> 
 
 
 def carry(session: Session, thread_id: str, moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) -> Plan[None]:
-    """Put the records that led to what stays into cells. One or two trips for each root checkpoint that stays."""
+    """Store the carryovers of a prune. Up to two trips per remaining root checkpoint."""
     cells = Cells(session, CARRYOVERS, thread_id)
     for line in _find_lines(moments, kept):
         latest, first = line[0], line[-1]
@@ -125,16 +126,17 @@ def carry(session: Session, thread_id: str, moments: Sequence[NodeAndHeader], ke
         items = {item[3]["id"]: item for node, header in gone for item in _items_of(node, header)}
         for item in (yield from _read_unled_items(session, moments, gone)):
             items.setdefault(item[3]["id"], item)
-        is_link = len(line) > 1 and first[1].metadata.get("step") != -1  # to what was carried before
+        is_link = len(line) > 1 and first[1].metadata.get("step") != -1  # to earlier carryovers
         if items or is_link:
             ends = [str(node.address.checkpoint_id) for node, _ in (first, latest)]
             carryover = Carryover(ends[0], ends[1], is_first(first[1]), list(items.values()))
-            # If a cell of this name is there, so are the records.
+            # If a cell with this key exists, it has the same records.
             yield from cells.swap(carryover.key, None, carryover, token=carryover.token)
 
 
 def _find_lines(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) -> list[list[NodeAndHeader]]:
-    """Return each root checkpoint that stays, with those it came from up to the next one that stays, nearest first."""
+    """Return each remaining root checkpoint, with ancestors up to the next such one."""
+    # Each line has the nearest ancestor first.
     root = {each[0].address.checkpoint_id: each for each in moments if not each[0].address.checkpoint_ns}
     origins = {name: origin_of(node.parent, header.metadata, root) for name, (node, header) in root.items()}
     lines = []
@@ -146,14 +148,14 @@ def _find_lines(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) -> li
             line.append(root[each])
             if len(line) > 1 and line[-1][0].stamp in kept:
                 break
-        # If its parent stays, it is alone.
+        # If its parent stays, the line has only this checkpoint.
         is_next = len(line) == 2 and line[-1][0].stamp in kept
         lines.append(line[:1] if is_next else line)
     return lines
 
 
 def _items_of(node: Node, header: Header) -> list[Item]:
-    """Return the records in a header: those that led there, and strays, which are of where they began."""
+    """Return the records in a header; strays belong to the checkpoint they started at."""
     place = (node.address.checkpoint_ns, node.address.checkpoint_id)
     calls = header.about.get("calls")
     found = [(*place, node.run_id, record) for record in (calls if isinstance(calls, list) else ())]
@@ -171,7 +173,7 @@ def _is_record(stored: Any) -> bool:
 def _read_unled_items(
     session: Session, moments: Sequence[NodeAndHeader], gone: Sequence[NodeAndHeader]
 ) -> Plan[list[Item]]:
-    """Read the records that stand with writes alone: of tasks that failed or asked where no step went on."""
+    """Read the records of failed or waiting tasks that exist only among writes."""
     led = {(n.address.checkpoint_ns, n.parent) for n, header in moments if header.metadata.get("source") == "loop"}
     ends = [node for node, _ in gone if (node.address.checkpoint_ns, node.address.checkpoint_id) not in led]
     entries = [Entry(node.address, node.parent, node.stamp, node.header, {}, node.run_id) for node in ends]
@@ -181,7 +183,7 @@ def _read_unled_items(
     for each in found:
         address = each.entry.address
         calls: list[Any] = []
-        with suppress(ValueRefused, CorruptStore):  # what cannot be read can be removed all the same
+        with suppress(ValueRefused, CorruptStore):  # unreadable writes do not prevent the prune
             calls = unpack_batches(each.batches, session.codec, address)[1]
         refused |= refused_in(calls)
         records = [record for stored in calls if isinstance(stored, list) for record in stored]
@@ -190,11 +192,11 @@ def _read_unled_items(
     return [item for item in items if item[3]["id"] not in refused]
 
 
-# -- afterwards ------------------------------------------------------------------------------------------------
+# -- reading, removing and copying -----------------------------------------------------------------------------
 
 
 def read_carryovers(session: Session, thread_id: str) -> Plan[list[Carryover]]:
-    """Read what the prunes of a thread have carried. One trip a page."""
+    """Read the carryovers of a thread. One trip a page."""
     return [kept.record for _, kept in (yield from Cells(session, CARRYOVERS, thread_id).every())]
 
 
@@ -205,12 +207,13 @@ def drop_runs(
     moments: Sequence[NodeAndHeader],
     kept: Collection[Stamp],
 ) -> Plan[None]:
-    """Remove the records of these runs; all, if no checkpoint of the root graph stays. A trip, and one more a cell."""
+    """Remove the records of runs, or all if no root checkpoint remains."""
+    # One trip, and one more per cell.
     is_over = not any(node.stamp in kept for node, _ in moments if not node.address.checkpoint_ns)
     cells = Cells(session, CARRYOVERS, thread_id)
     for key, found in (yield from cells.every()):
         now: Kept[Carryover] | None = found
-        while now is not None:  # somebody else may remove from it, too
+        while now is not None:  # another process may change it concurrently
             left = None if is_over else now.record.without(run_ids)
             if left is now.record:
                 break
@@ -220,7 +223,7 @@ def drop_runs(
 
 
 def copy_carryovers(session: Session, source: str, target: str, names: Sequence[str | None] | None) -> Plan[None]:
-    """Copy what the prunes of a thread have carried. A trip a page, and one for each that is copied."""
+    """Copy the carryovers of a thread. A trip a page, and one for each copied cell."""
     if names is None:
         yield from Cells(session, CARRYOVERS, source).copy_raw(target)
         return

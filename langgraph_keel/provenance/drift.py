@@ -1,7 +1,7 @@
-"""The models, tools and packages that a thread was written with (its fingerprint), and what is different now (drift).
+"""Fingerprints of threads, and drift: changes of models, tools and packages.
 
-A call differs if it brings a value that its thread has not seen there: a provider serves from several backends at once,
-so a change is reported once, not at each call. A new tool is not drift; a tool with another schema is.
+A call differs if it has a value that its thread has not seen in that node. Providers serve from several backends
+concurrently, so a change is reported once, not at each call. A new tool is not drift; a changed tool schema is.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.provenance.records import Record, names_of
 
 MARK = "keel_drift"
-"""The metadata key of the first checkpoint after a drift: a list of lines, one for each change."""
+"""The metadata key of a list of changes, in the first checkpoint after a drift."""
 GRAPH_VERSION = "graph_version"
 """The metadata key of the application's own version."""
 SEEN = 16
-"""Most values of one field that are remembered, the latest seen."""
+"""Maximum values remembered per field, the latest ones."""
 NAMES = 500
-"""Most names of models that are remembered of a thread."""
+"""Maximum model names remembered per thread."""
 NODES = 100
-"""Most nodes that are remembered."""
+"""Maximum nodes remembered."""
 TOOLS = 200
-"""Most tools of a node that are remembered."""
+"""Maximum tools remembered per node."""
 
 T = TypeVar("T")
 
@@ -32,14 +32,14 @@ T = TypeVar("T")
 @publish
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that is not what it was.
+    """One changed value.
 
     Attributes:
         what: `"model"`, `"served_model"`, `"system_fingerprint"`, `"tool <name>"`, `"graph_version"`, or a package.
-        was: What it was last.
-        now: What it is.
-        since: The last step that had it so.
-        path: The node with those of the graphs around it; empty for what concerns the whole graph.
+        was: The last value before.
+        now: The current value.
+        since: The last step with the old value.
+        path: The node, after the nodes of the graphs around it; empty for changes of the whole graph.
     """
 
     what: str
@@ -49,7 +49,7 @@ class Change:
     path: str = ""
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Return the change as one line."""
         node = f"node {self.path!r}: " if self.path else ""
         since = "" if self.since is None else f" up to step {self.since}"
         return f"{node}{self.what} was {self.was or 'none'}{since}, now {self.now or 'none'}"
@@ -58,25 +58,25 @@ class Change:
 @publish
 @dataclass(frozen=True, slots=True)
 class DriftReport:
-    """What has changed since a thread was written.
+    """The changes since a thread was written.
 
     Attributes:
         thread_id: The thread.
-        changes: What has changed, in the order in which it was noticed.
+        changes: The changes, in the order in which they were noticed.
     """
 
     thread_id: str
     changes: tuple[Change, ...]
 
     def __str__(self) -> str:
-        """Say all of it, a line for each change."""
+        """Return a heading and a line for each change."""
         lines = "".join(f"\n  {change}" for change in self.changes)
         return f"thread {self.thread_id!r} goes on with something else than what it was written with:{lines}"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one node has seen of one model: per field its values, and the last step of each."""
+    """The values that one node has seen of one model, with the last step of each."""
 
     served: Mapping[str, int | None] = field(default_factory=dict)
     fingerprints: Mapping[str, int | None] = field(default_factory=dict)
@@ -96,11 +96,11 @@ class Spent(NamedTuple):
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Tokens given, and written."""
+        """Input and output tokens."""
         return self.input, self.output
 
     def add(self, call: Record) -> Spent:
-        """Return what it is with one call more; what a damaged record says is left out."""
+        """Return the sum with one more call; ignores invalid values."""
         usage, cost = call.get("usage"), call.get("cost")
         counts = map(usage.get, ("input_tokens", "output_tokens")) if isinstance(usage, Mapping) else (0, 0)
         given, written = (count if type(count) is int else 0 for count in counts)
@@ -115,14 +115,14 @@ NOTHING_SPENT = Spent()
 class Fingerprint:
     """The models, tools and packages that a thread was written with."""
 
-    nodes: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)  # per path of a node, and model asked for
-    versions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of the application: `""` if it had none
+    nodes: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)  # per path of a node, and requested model
+    versions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # `""` if the application had no version
     step: int | None = None  # the last one that called a model
-    names: Sequence[str] = ()  # of models, asked for and served, in the order they came
+    names: Sequence[str] = ()  # of models, requested and served, in order of appearance
     spent: Spent = NOTHING_SPENT
 
     def pack(self) -> list[Any]:
-        """Return it as it is stored."""
+        """Return its stored form."""
         nodes = {
             path: {name: [seen.served, seen.fingerprints, seen.tools, seen.step] for name, seen in models.items()}
             for path, models in self.nodes.items()
@@ -132,7 +132,7 @@ class Fingerprint:
 
     @classmethod
     def unpack(cls, stored: Any) -> Fingerprint:
-        """Return a fingerprint from what is stored; an empty one if that is something else."""
+        """Return a fingerprint from its stored form; an empty one if that is invalid."""
         try:
             nodes, versions, step, names, *rest = stored
             given, written, cost = rest[0] if rest else NOTHING_SPENT
@@ -156,7 +156,7 @@ def _unpack_lists(stored: Any) -> dict[str, list[str]]:
 def update_fingerprint(
     before: Fingerprint, calls: Iterable[Record], versions: Mapping[str, str]
 ) -> tuple[Fingerprint, list[Change]]:
-    """Return the fingerprint of a thread after more calls, and what they bring that the thread has not seen."""
+    """Return the fingerprint of a thread after more calls, and the changes they bring."""
     answered = [call for call in calls if "error" not in call and not call.get("cached")]
     if not before.nodes and not answered:
         return before, []
@@ -203,7 +203,7 @@ def _with_value(values: Mapping[str, int | None], value: str | None, step: int |
 
 
 def _with_last(values: Mapping[str, T], key: str, value: T, most: int) -> dict[str, T]:
-    """Return a mapping with one more at the end; the first ones are dropped."""
+    """Return a mapping with one more item at the end, without the oldest above `most`."""
     if len(values) <= 1 and key in values:
         return {key: value}
     others = [(other, kept) for other, kept in values.items() if other != key]

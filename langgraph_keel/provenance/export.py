@@ -1,4 +1,4 @@
-"""Threads as training data: the messages, the models that wrote them, what that cost, and how it ended."""
+"""Threads as training data: messages, model calls, cost and label."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ OnSkip: TypeAlias = Callable[[str, Reason | KeelError], None]
 Label: TypeAlias = str | Callable[[CheckpointTuple], Any]
 
 LABELS = ("label", "outcome")
-"""The metadata keys that say how a thread ended; the first that is there counts."""
+"""The metadata keys of a thread's label; the first one found counts."""
 _LARGEST = 1e300
-"""Above it a number is no count and no price, and floats do not add up any more."""
+"""Upper limit of token counts and costs; sums of larger floats may overflow."""
 _OF_A_CALL = (
     "step", "node", "model", "served_model", "provider", "system_fingerprint", "seed", "temperature", "top_p",
     "max_tokens", "stop", "parameters", "tools", "attempt", "cached", "error",
@@ -43,17 +43,17 @@ _OF_A_CALL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """The way to a thread's latest checkpoint."""
+    """The checkpoints from a thread's first to its latest."""
 
-    trace: Trace  # of the checkpoints on it, and of those inside of their steps
+    trace: Trace  # of these checkpoints, and of those of subgraphs within their steps
     label: Any  # of the last one that has a label
-    is_pruned: bool  # its beginning is gone
-    is_known: bool  # all calls on it are known: the prunes have carried those of the beginning
+    is_pruned: bool  # whether its first checkpoints were removed
+    is_known: bool  # whether all its calls are known: prunes keep those of removed checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadFilter:
-    """Which threads are wanted, and which channel of them; see `saver.provenance.trajectories`."""
+    """The threads and the channel to export; see `saver.provenance.trajectories`."""
 
     channel: str = "messages"
     model: str | None = None
@@ -62,21 +62,21 @@ class ThreadFilter:
     max_cost: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what would silently take every thread, or none."""
+        """Refuse values that would silently match every thread or none."""
         if not (self.label is None or isinstance(self.label, str) or callable(self.label)):
-            raise InvalidInput(f"label= is a text, such as '5', or a function of the latest checkpoint: {self.label!r}")
+            raise InvalidInput(f"label= must be a string or a function of the latest checkpoint, not {self.label!r}")
         if not isinstance(self.model, str | None):
-            raise InvalidInput(f"model= is the name of one model, not {self.model!r}")
+            raise InvalidInput(f"model= must be the name of one model, not {self.model!r}")
         for cost in (self.min_cost, self.max_cost):
             if cost is not None and (not isinstance(cost, int | float) or cost < 0):
-                raise InvalidInput(f"min_cost= and max_cost= are numbers from 0 up, not {cost!r}")
+                raise InvalidInput(f"min_cost= and max_cost= must be numbers of at least 0, not {cost!r}")
 
     def accepts_model(self, models: Collection[str]) -> bool:
-        """Return whether threads that these models wrote are wanted."""
+        """Return whether threads with calls of these models match."""
         return self.model is None or self.model in models
 
     def check_cost(self, cost: float | None) -> Reason | None:
-        """Return why a thread that cost so much is not wanted."""
+        """Return why a thread with this cost is skipped; `None` if it is not."""
         if self.min_cost is None and self.max_cost is None:
             return None
         if cost is None:
@@ -86,7 +86,7 @@ class ThreadFilter:
 
 
 class Export:
-    """Reads trajectories one after the other, one thread in memory at a time."""
+    """Reads trajectories, one thread in memory at a time."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class Export:
     ) -> None:
         if isinstance(threads, str):
             raise InvalidInput(f"pass a list of thread ids, not one string: [{threads!r}]")
-        # Without the saver's memo and recorder: what is read once must not push out what runs need.
-        # Of the state, one channel is looked at: what may not be read elsewhere does not matter.
+        # Without the saver's memo and recorder: values that are read once must not evict those that runs need.
+        # Only one channel is used, so values of other channels that may not be revived become placeholders.
         self._session = replace(session.with_placeholders(), hooks=Hooks())
         self._wanted = wanted
         self._is_named = threads is not None
@@ -110,7 +110,7 @@ class Export:
         self._on_skip: OnSkip | None = on_skip
 
     def next(self) -> Plan[Sequence[dict[str, Any]] | None]:
-        """Return the next trajectory, as a page; `None` if there are no more."""
+        """Return a page with the next trajectory; `None` at the end."""
         while self._left != 0:
             if not (self._ids or (yield from self._list())):
                 return None
@@ -121,7 +121,7 @@ class Export:
         return None
 
     def _list(self) -> Plan[bool]:
-        """Read the ids of more threads; return whether there were any."""
+        """Read the next ids; return whether there were any."""
         while not (self._ids or self._is_listed):
             page = yield from self._session.store.read_threads(Page(self._after, PAGE))
             self._is_listed = len(page) < PAGE
@@ -149,7 +149,7 @@ class Export:
 
     def _read(self, thread_id: str) -> Plan[dict[str, Any] | Reason]:
         trace = yield from read_trace(self._session, thread_id)
-        # The records, not the list of names in the head, which is shortened where there are very many.
+        # From the records, because the list of names in the head is truncated if it is very long.
         if trace.entries and not self._wanted.accepts_model(_models_of(trace)):
             return "filtered"
         head = yield from get_tuple(self._session, {"configurable": {"thread_id": thread_id}})
@@ -167,13 +167,13 @@ class Export:
         wanted, trace = self._wanted, way.trace
         cost = sum_costs(trace.calls) if way.is_known else None
         label = wanted.label(head) if callable(wanted.label) else way.label
-        # Of metadata that is no text, its text is compared.
+        # Other metadata than strings is compared as text.
         is_labelled = not isinstance(wanted.label, str) or (label is not None and str(label) == wanted.label)
         if not (is_labelled and wanted.accepts_model(_models_of(trace))):
             return "filtered"
         called = (call["function"]["name"] for message in messages for call in message.get("tool_calls", ()))
         return wanted.check_cost(cost) or {
-            "thread_id": str(head.config["configurable"]["thread_id"]),  # of a class of its own, there
+            "thread_id": str(head.config["configurable"]["thread_id"]),  # a subclass of `str` there
             "checkpoint_id": head.checkpoint["id"],
             "label": label,
             "messages": messages,
@@ -189,7 +189,7 @@ class Export:
         }
 
     def _value(self, head: CheckpointTuple) -> Plan[Any]:
-        """Return what the channel holds; of a `DeltaChannel` that is made of its writes, as `add_messages` would."""
+        """Return the channel's value; a `DeltaChannel` is rebuilt with `add_messages`."""
         channel = self._wanted.channel
         value = head.checkpoint["channel_values"].get(channel)
         if value is None and channel in (head.metadata.get("counters_since_delta_snapshot") or {}):
@@ -203,8 +203,8 @@ class Export:
 
 
 def replay_messages(history: DeltaChannelHistory) -> Any:
-    """Return the messages of a delta channel, which LangGraph stores as writes, as `add_messages` would."""
-    # Here, for they take as long to import as all of Keel's core; programs without a graph need neither.
+    """Return the messages of a delta channel, applying its writes with `add_messages`."""
+    # Imported here: these take as long to import as all of Keel's core, and programs without a graph need neither.
     from langgraph.channels import DeltaChannel
     from langgraph.graph.message import add_messages
 
@@ -215,7 +215,7 @@ def replay_messages(history: DeltaChannelHistory) -> Any:
 
 
 def _check_read(head: CheckpointTuple, channel: str, value: Any) -> None:
-    """Raise an error if a message is a placeholder: a conversation without it would be another one."""
+    """Raise `RefusedType` if a message is a placeholder."""
     for part in _flatten(value):
         if type(part) is Unread:
             where = f"{address_of(head.config)}, channel {channel!r}"
@@ -223,7 +223,7 @@ def _check_read(head: CheckpointTuple, channel: str, value: Any) -> None:
 
 
 def _flatten(value: Any) -> Iterator[Any]:
-    """Yield what stands in lists in lists, and the value itself if it is none."""
+    """Yield the elements of nested lists, or the value itself if it is not a list."""
     if isinstance(value, list | tuple):
         for part in value:
             yield from _flatten(part)
@@ -237,7 +237,7 @@ def _models_of(trace: Trace) -> set[str]:
 
 
 def _find_way(trace: Trace, head: CheckpointTuple) -> Way | None:
-    """Return the way to a thread's head; `None` if the thread has gone on since the trace was read."""
+    """Return the checkpoints up to a thread's head; `None` if the trace is older."""
     root = {each[0].address.checkpoint_id: each for each in trace.entries if not each[0].address.checkpoint_ns}
     origins = {name: origin_of(entry.parent, header.metadata, root) for name, (entry, header) in root.items()}
     line = [root[name] for name in walk_back(head.checkpoint["id"], origins)]  # the nearest first
@@ -253,7 +253,7 @@ def _find_way(trace: Trace, head: CheckpointTuple) -> Way | None:
     label = next((label for label in labels if label is not None), None)
     first, header = line[-1]
     here = [call for call in calls if call.checkpoint_id == first.address.checkpoint_id and call.path == call.node]
-    # No calls were made before those that led to its first checkpoint, whose parent may have been pruned.
+    # The first checkpoint's parent may have been pruned; the step of its calls shows whether earlier calls exist.
     is_whole = is_first(header) or any(call.step is not None and call.step <= 1 for call in here)
     return Way(trace=Trace(entries, calls), label=label, is_pruned=not is_whole, is_known=is_whole or goes_back)
 
@@ -262,7 +262,8 @@ def _find_way(trace: Trace, head: CheckpointTuple) -> Way | None:
 
 
 def sum_usages(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return counts of tokens summed, those of the details too; nothing of what is now a number and now details."""
+    """Return the sums of token counts and their details."""
+    # A name that has numbers in one usage and details in another is left out.
     counts: dict[str, list[Any]] = {}
     for usage in usages:
         for name, count in usage.items():
@@ -283,7 +284,7 @@ def _is_number(value: Any) -> bool:
 
 
 def sum_costs(calls: Iterable[ModelCall]) -> float | None:
-    """Return what the calls cost; `None` if there is none, or one was answered and its cost is unknown."""
+    """Return the total cost; `None` without calls, or if an answered one has no cost."""
     costs = [call.cost for call in calls if call.cost is not None or call.error is None]
     known = [cost for cost in costs if cost is not None and _is_number(cost)]
     return math.fsum(known) if known and len(known) == len(costs) else None
@@ -293,7 +294,7 @@ def sum_costs(calls: Iterable[ModelCall]) -> float | None:
 
 
 def chat_of(value: Any) -> list[dict[str, Any]] | None:
-    """Return a list of messages in the format of OpenAI's chat; `None` if it is something else."""
+    """Return messages in OpenAI's chat format; `None` for any other value."""
     if not isinstance(value, list | tuple):
         return None
     dicts = [each for each in value if not isinstance(each, BaseMessage)]
@@ -301,7 +302,7 @@ def chat_of(value: Any) -> list[dict[str, Any]] | None:
         return None
     try:
         return [part for message in convert_to_messages(value) for part in _chat(message)]
-    except (ValueError, NotImplementedError):  # A list of other dicts, a message that says to remove one
+    except (ValueError, NotImplementedError):  # a list of other dicts, a `RemoveMessage`
         return None
 
 
@@ -309,8 +310,8 @@ def _chat(message: BaseMessage) -> list[dict[str, Any]]:
     try:
         return list(convert_to_openai_messages([message]))
     except (ValueError, KeyError, TypeError):
-        # The chat format has no video and no document by URL, say: the content is handed on as it is, and arguments
-        # that JSON cannot carry as their `repr`.
+        # The chat format lacks, for example, videos and documents by URL: the content is passed unchanged. Arguments
+        # without a JSON form are passed as their `repr`.
         changes: dict[str, Any] = {"content": ""}
         for call in message.tool_calls if isinstance(message, AIMessage) else ():
             args = json.loads(json.dumps(call["args"], default=repr))

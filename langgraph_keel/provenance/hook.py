@@ -1,7 +1,7 @@
-"""The hook that gives each checkpoint the records of the model calls that led to it, and notices drift.
+"""The hook that stores model calls with their checkpoints, and detects drift.
 
-A record waits for its task's writes or for its checkpoint, and is stored with the one that comes first, so it costs no
-round trip. What a put needs to know of its thread is remembered, within bounds; drift of other threads is not noticed.
+A record waits for its task's writes or its checkpoint, and is stored with the first of them, so it costs no round trip.
+Fingerprints are remembered for a limited number of threads; drift in other threads is not detected.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ from langgraph_keel.provenance.records import ModelCall, Record, names_of, pack_
 OnDrift: TypeAlias = Literal["ignore", "warn", "raise"]
 
 REFUSED = DriftDetected.__name__
-"""The error of a call whose answer the thread must not go on with."""
+"""The error of a call whose answer the thread must not use."""
 
 _log = logging.getLogger(__name__)
 _recorders: WeakSet[Recorder] = WeakSet()
 
 WAITING_THREADS = 1000
-"""Most threads whose records wait although they are stored; records that are stored nowhere are never forgotten."""
+"""Maximum threads with waiting stored records; unstored ones are never dropped."""
 _EXAMINED = 100
 
 THREADS = 5000
-"""Most threads, and runs, of which anything is remembered."""
+"""Maximum threads, and runs, that are remembered."""
 CHECKPOINTS = 8
-"""Most checkpoints of one thread whose fingerprints are remembered: those that runs are at, and some."""
+"""Maximum fingerprints remembered per thread: those of its runs, and some others."""
 UNFINISHED = 1000
-"""Most checkpoints of which the calls of unfinished tasks are remembered."""
+"""Maximum checkpoints whose calls of unfinished tasks are remembered."""
 
 UNKNOWN = Fingerprint()
 
 K = TypeVar("K")
 T = TypeVar("T")
 
-# Looked up with the module: a running loop, in which a saver may be made, must not wait for a disk.
+# Read on import: creating a saver in a running loop must not wait for a disk.
 PACKAGE_VERSIONS: Mapping[str, str] = {name: version(name) for name in ("langgraph", "langchain-core")}
 """The versions of the packages that every graph runs on."""
 
 
 def _after_fork() -> None:
-    # Another thread of the parent may have held a lock; and what waits here is the parent's to store.
+    # Another thread of the parent may have held a lock; and the parent stores the waiting records.
     for recorder in list(_recorders):
         recorder.forget()
 
@@ -72,35 +72,36 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-# -- records that wait -------------------------------------------------------------------------------------------------
+# -- waiting records ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
 class WaitingRecord:
-    """A record that waits for the checkpoint that its call leads to."""
+    """A record that waits for the checkpoint to which its call leads."""
 
-    # That is the next one of its run in the innermost namespace that is stored. Ids are ordered in time: it is the
-    # first one younger than the checkpoint that the call began from.
+    # That is the run's next checkpoint in the innermost stored namespace. Ids are ordered by time, so it is the first
+    # one younger than the checkpoint from which the call started.
     record: Record
     thread_id: str
-    lineage: Mapping[str, str]  # per namespace around the call: the id of the checkpoint that its step began from
-    tasks: Collection[str]  # the ids of its task and of those around it
-    run: object = None  # as `run_of` tells it from others; `None` where LangGraph does not
-    is_guessed: bool = False  # another run may have called: the one that writes the task did
+    lineage: Mapping[str, str]  # per namespace around the call: id of the checkpoint from which its step started
+    tasks: Collection[str]  # the ids of its task and of the tasks around it
+    run: object = None  # as returned by `run_of`; `None` if LangGraph does not identify the run
+    is_guessed: bool = False  # `run` is a guess: it is replaced with the run that writes the task
     is_ended: bool = True
     is_written: bool = False  # among a task's writes
     is_in_header: bool = False
-    call: object = None  # completes the record when the call is over, and is kept as long as the record waits
+    call: object = None  # completes the record when the call ends; kept alive as long as the record waits
     refused: Sequence[Change] = ()  # why the thread must not continue from its answer
 
     @property
     def is_stored(self) -> bool:
-        """Whether it is stored anywhere."""
+        """Whether it is stored among writes or in a header."""
         return self.is_written or self.is_in_header
 
 
 def check_refusals(records: Sequence[WaitingRecord]) -> None:
-    """Refuse once more what was refused before: somebody has caught it, such as a middleware that tries again."""
+    """Raise `DriftDetected` again if a record was refused."""
+    # A middleware that retries may have caught the first error.
     changes = [change for each in records for change in each.refused]
     if changes:
         raise DriftDetected(DriftReport(records[0].thread_id, tuple(dict.fromkeys(changes))))
@@ -108,11 +109,11 @@ def check_refusals(records: Sequence[WaitingRecord]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The records that go with a checkpoint."""
+    """The records to store with a checkpoint."""
 
-    led: Sequence[WaitingRecord] = ()  # those that led to it, wherever they are stored
-    new: Sequence[WaitingRecord] = ()  # those of them that are in no header yet
-    strays: Sequence[WaitingRecord] = ()  # those that cancelled runs have left behind
+    led: Sequence[WaitingRecord] = ()  # those that led to it, stored or not
+    new: Sequence[WaitingRecord] = ()  # those of them that are not in a header yet
+    strays: Sequence[WaitingRecord] = ()  # those that cancelled runs left behind
 
 
 NOTHING_SELECTED = Selection()
@@ -135,13 +136,14 @@ class _ThreadRecords:
         return {key: each for group in self.by_ns.values() for key, each in group.items()}.values()
 
     def find_before(self, address: Address) -> list[WaitingRecord]:
-        """Return what began before a checkpoint. Puts may be thousands of steps late: none after it is looked at."""
+        """Return the records that started before a checkpoint."""
+        # Stops at the first later record: a checkpoint may be stored thousands of steps late.
         namespace, own = address.checkpoint_ns, str(address.checkpoint_id)
         group = self.by_ns.get(namespace, {}).values()
         return list(takewhile(lambda each: each.lineage[namespace] < own, group))
 
     def remove(self, each: WaitingRecord, namespaces: Iterable[str] | None = None) -> None:
-        """Remove a record from its tasks, and from some namespaces or all."""
+        """Remove a record from its tasks, and from the given namespaces (default: all)."""
         spaces = each.lineage if namespaces is None else namespaces
         for groups, names in (self.by_task, each.tasks), (self.by_ns, spaces):
             for name in names:
@@ -152,18 +154,18 @@ class _ThreadRecords:
 
 
 class WaitingRecords:
-    """The records of one saver that wait. Any thread may call."""
+    """The waiting records of one saver; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._threads: OrderedDict[str, _ThreadRecords] = OrderedDict()
 
     def __len__(self) -> int:
-        """Count the threads whose records wait."""
+        """Return the number of threads with waiting records."""
         return len(self._threads)
 
     def add(self, each: WaitingRecord) -> None:
-        """Add the record of a call that has begun, or is over."""
+        """Add the record of a call that has started or ended."""
         with self._lock:
             if each.thread_id not in self._threads:
                 self._threads[each.thread_id] = _ThreadRecords()
@@ -171,13 +173,13 @@ class WaitingRecords:
             self._threads.move_to_end(each.thread_id)
             if len(self._threads) <= WAITING_THREADS:
                 return
-            for thread_id in list(self._threads)[:_EXAMINED]:  # those first that were not used for the longest time
+            for thread_id in list(self._threads)[:_EXAMINED]:  # least recently used first
                 if all(record.is_stored for record in self._threads[thread_id].all()):
                     del self._threads[thread_id]
                     break
 
     def find_unstored(self, thread_id: str) -> list[Record]:
-        """Return the records of calls that are over and not stored yet."""
+        """Return the unstored records of finished calls."""
         with self._lock:
             thread = self._threads.get(thread_id)
             waiting = thread.all() if thread else ()
@@ -186,7 +188,7 @@ class WaitingRecords:
     # -- with the writes of a task -----------------------------------------------------------------------------
 
     def select_for_task(self, thread_id: str, task_id: str, run: object) -> Sequence[WaitingRecord]:
-        """Return the records of a task, and of what it has called, that are not stored yet."""
+        """Return the unstored records of a task and of its nested tasks."""
         if thread_id not in self._threads:
             return ()
         with self._lock:
@@ -197,7 +199,7 @@ class WaitingRecords:
             return [each for each in group.values() if each.is_ended and each.run is run and not each.is_stored]
 
     def mark_written(self, records: Iterable[WaitingRecord]) -> None:
-        """Note that these are stored among the writes of a task."""
+        """Mark records as stored among the writes of a task."""
         with self._lock:
             for each in records:
                 each.is_written = True
@@ -207,7 +209,8 @@ class WaitingRecords:
     # -- with a checkpoint -------------------------------------------------------------------------------------
 
     def select_for_entry(self, address: Address, source: object, run: object) -> Selection:
-        """Return what goes with a checkpoint; only the steps of a run (`source="loop"`) are led to by calls."""
+        """Select the records to store with a checkpoint."""
+        # Calls lead only to the steps of a run (`source="loop"`).
         if address.thread_id not in self._threads:
             return NOTHING_SELECTED
         with self._lock:
@@ -217,12 +220,12 @@ class WaitingRecords:
             return NOTHING_SELECTED
         led = [each for each in group if each.is_ended and each.run is run] if source == "loop" else []
         others = [] if address.checkpoint_ns else [each for each in group if each.run is not run]
-        # A run that is under way may still lead somewhere, or be refused.
+        # The calls of an active run may still lead to a checkpoint, or be refused.
         strays = [each for each in others if not each.is_stored and not each.is_guessed and not find_runs(each.run)]
         return Selection(led, [each for each in led if not each.is_in_header], strays)
 
     def mark_stored(self, address: Address, selection: Selection, run: object) -> None:
-        """Note that a checkpoint is stored with what was selected for it."""
+        """Mark the records selected for a checkpoint as stored with it."""
         if address.thread_id not in self._threads and not selection.new and not selection.strays:
             return
         with self._lock:
@@ -232,18 +235,18 @@ class WaitingRecords:
             if thread is None:
                 return
             for each in (*selection.led, *selection.strays):
-                # In a namespace, it has not yet led to a checkpoint of the graphs around.
+                # A record stored in a subgraph's namespace still waits for checkpoints of the graphs around it.
                 thread.remove(each, [address.checkpoint_ns] if address.checkpoint_ns else None)
             if not address.checkpoint_ns:
                 others = [each for each in thread.by_ns.get("", {}).values() if each.run is not run]
                 for each in others:
-                    if each.is_stored or each.is_guessed:  # it stays where it is stored
+                    if each.is_stored or each.is_guessed:  # the stored copy is enough
                         thread.remove(each)
             if not thread.by_ns:
                 del self._threads[address.thread_id]
 
     def forget_run(self, thread_id: str, run: object) -> Sequence[WaitingRecord]:
-        """Forget the records of a run that was refused, and return them: they lead nowhere."""
+        """Remove and return the records of a refused run."""
         with self._lock:
             thread = self._threads.get(thread_id)
             if thread is None:
@@ -256,7 +259,7 @@ class WaitingRecords:
             return records
 
     def forget_thread(self, thread_id: str, removed: Collection[str | None] = frozenset()) -> None:
-        """Forget the records of a thread, or of some of its checkpoints, that are deleted."""
+        """Forget the records of a deleted thread, or of some deleted checkpoints of it."""
         with self._lock:
             thread = self._threads.pop(thread_id, None)
             if thread is None or not removed:
@@ -266,14 +269,14 @@ class WaitingRecords:
                     self._threads.setdefault(thread_id, _ThreadRecords()).add(each)
 
 
-# -- what is remembered of threads -------------------------------------------------------------------------------------
+# -- remembered threads ------------------------------------------------------------------------------------------------
 
 
-_order = count(1)  # of the runs of all savers
+_order = count(1)  # shared by the runs of all savers
 
 
 class KnownThreads:
-    """What is remembered of the threads of one saver. Any thread may call."""
+    """Remembers fingerprints, unfinished tasks and last runs of threads; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -283,33 +286,33 @@ class KnownThreads:
         self._last_runs: OrderedDict[str, tuple[int, object]] = OrderedDict()
 
     def forget_thread(self, thread_id: str) -> None:
-        """Forget what a thread was written with, and its unfinished tasks."""
+        """Forget a thread's fingerprints and unfinished tasks."""
         with self._lock:
             self._fingerprints.pop(thread_id, None)
             for address in [address for address in self._unfinished if address.thread_id == thread_id]:
                 del self._unfinished[address]
 
-    # -- what a thread was written with ------------------------------------------------------------------------
+    # -- fingerprints ------------------------------------------------------------------------------------------
 
     def remember(self, address: Address, fingerprint: Fingerprint) -> None:
-        """Remember what the thread of a root checkpoint was written with, up to there."""
+        """Remember the fingerprint of a thread up to a root checkpoint."""
         with self._lock:
             checkpoints = self._fingerprints.setdefault(address.thread_id, OrderedDict())
             _keep(checkpoints, str(address.checkpoint_id), fingerprint, CHECKPOINTS)
             _keep(self._fingerprints, address.thread_id, checkpoints, THREADS)
 
     def remember_run(self, run: object, fingerprint: Fingerprint) -> None:
-        """Remember what the thread of a run was written with, up to where the run is."""
+        """Remember the fingerprint of a run's thread up to the run's current position."""
         with self._lock:
-            # The run is kept alive with it, so that no other one gets its address.
+            # The run is kept alive, so that no other run gets its address.
             _keep(self._of_runs, id(run), (run, fingerprint), THREADS)
 
     def has_fingerprint(self, thread_id: str, run: object) -> bool:
-        """Return whether it is remembered what a thread, or a run, was written with."""
+        """Return whether a fingerprint of a thread or a run is remembered."""
         return thread_id in self._fingerprints or id(run) in self._of_runs
 
     def find_fingerprint(self, thread_id: str, checkpoint_id: str | None, run: object) -> Fingerprint:
-        """Return the fingerprint of a checkpoint; else that of its run, or of the latest checkpoint before it."""
+        """Return the fingerprint of a checkpoint, its run, or the last checkpoint before."""
         if checkpoint_id is None or not self.has_fingerprint(thread_id, run):
             return UNKNOWN
         with self._lock:
@@ -321,26 +324,26 @@ class KnownThreads:
             before = [each for each in checkpoints if each < checkpoint_id]
             return checkpoints[max(before)] if before else UNKNOWN
 
-    # -- tasks that were not finished --------------------------------------------------------------------------
+    # -- unfinished tasks --------------------------------------------------------------------------------------
 
     def remember_unfinished(self, address: Address, records: Sequence[Record]) -> None:
-        """Remember the calls of tasks that are done while the step that began at a checkpoint is not."""
+        """Remember the calls of tasks in the unfinished step after a checkpoint."""
         with self._lock:
             _keep(self._unfinished, address, records, UNFINISHED)
 
     def find_unfinished(self, address: Address) -> Sequence[Record]:
-        """Return the calls of such tasks."""
+        """Return the calls of tasks in the unfinished step after a checkpoint."""
         return self._unfinished.get(address, ()) if self._unfinished else ()
 
     # -- runs --------------------------------------------------------------------------------------------------
 
     def see_run(self, thread_id: str, run: object) -> None:
-        """Note that a run has read or put something of a thread."""
+        """Note that a run has accessed a thread."""
         with self._lock:
             _keep(self._last_runs, thread_id, (next(_order), run), THREADS)
 
     def last_run(self, thread_id: str) -> tuple[int, object]:
-        """Return when a run was last seen at a thread, in an order that all savers share, and which; 0 if none was."""
+        """Return the number and the run of a thread's last access; `(0, None)` if none."""
         return self._last_runs.get(thread_id, (0, None))
 
 
@@ -355,7 +358,10 @@ def _keep(kept: OrderedDict[K, T], key: K, value: T, most: int) -> None:
 
 
 class Recorder(Hook):
-    """The records of one saver, shared by its copies. Without `captures`, fingerprints are carried on all the same."""
+    """Records the model calls of one saver and its copies.
+
+    Without `captures` no calls are recorded, but fingerprints are still passed on to new checkpoints.
+    """
 
     tables = (CARRYOVERS,)
 
@@ -378,10 +384,10 @@ class Recorder(Hook):
         self.waiting = WaitingRecords()
         self.known = KnownThreads()
 
-    # -- calls of models (`capture`) ---------------------------------------------------------------------------
+    # -- model calls (`capture`) -------------------------------------------------------------------------------
 
     def end(self, waiting: WaitingRecord) -> None:
-        """Note that a call is over, and its record complete."""
+        """Note that a call has ended and its record is complete."""
         if self.on_drift == "raise":
             before = self.known.find_fingerprint(waiting.thread_id, waiting.lineage.get(""), waiting.run)
             waiting.refused = update_fingerprint(before, [waiting.record], {})[1]
@@ -391,17 +397,17 @@ class Recorder(Hook):
         check_refusals([waiting])
 
     def find_waiting(self, thread_id: str) -> list[ModelCall]:
-        """Return the calls of a thread whose records are not stored yet."""
+        """Return the unstored calls of a thread."""
         return [replace(call, thread_id=thread_id) for call in unpack_calls(self.waiting.find_unstored(thread_id))]
 
     # -- reading -----------------------------------------------------------------------------------------------
 
     def begin(self, session: Session, reading: Reading) -> None:
-        """Note that a run begins."""
+        """Note that a run starts."""
         self._see_run(reading.address.thread_id, run_of(reading.config))
 
     def read(self, session: Session, reading: Reading) -> None:
-        """Learn what a checkpoint says from which a run begins."""
+        """Learn the fingerprint and unfinished calls of the checkpoint that was read."""
         if not (reading.beside or reading.about) or reading.result is None:
             return
         address = address_of(reading.result.config)
@@ -412,8 +418,8 @@ class Recorder(Hook):
                 raise DriftDetected(DriftReport(address.thread_id, tuple(changes)))
 
     def _learn(self, address: Address, about: Mapping[str, Any], beside: Iterable[Any]) -> Fingerprint:
-        """Remember a checkpoint's fingerprint, and its model calls that led to no later checkpoint yet."""
-        records = [pack_call(call) for stored in beside for call in unpack_calls(stored)]  # what fits a record of today
+        """Remember a checkpoint's fingerprint, and its calls without a later checkpoint."""
+        records = [pack_call(call) for stored in beside for call in unpack_calls(stored)]  # drops unknown fields
         if records:
             self.known.remember_unfinished(address, records)
         if "known" not in about or address.checkpoint_ns:
@@ -429,7 +435,7 @@ class Recorder(Hook):
     # -- with the writes of a task -----------------------------------------------------------------------------
 
     def draft_writes(self, session: Session, writes: Writes) -> None:
-        """Add the records of a task to what it has written."""
+        """Add the records of a task to its writes."""
         records = self.waiting.select_for_task(writes.address.thread_id, writes.task_id, run_of(writes.config))
         if not records:
             return
@@ -439,14 +445,14 @@ class Recorder(Hook):
         writes.notes[self] = records
 
     def after_writes(self, session: Session, writes: Writes) -> None:
-        """Note that the records of a task are stored among its writes."""
+        """Mark the records of a task as stored among its writes."""
         if self in writes.notes:
             self.waiting.mark_written(writes.notes[self])
 
     # -- with a checkpoint -------------------------------------------------------------------------------------
 
     def draft_put(self, session: Session, put: Put) -> None:
-        """Add the records that led to a checkpoint, the names of their models, and the thread's fingerprint."""
+        """Add calls, model names and the thread's fingerprint to a checkpoint."""
         address, run, is_root = put.address, run_of(put.config), not put.address.checkpoint_ns
         self._see_run(address.thread_id, run)
         selection = self.waiting.select_for_entry(address, put.source, run)
@@ -473,7 +479,7 @@ class Recorder(Hook):
             fingerprint, changes = self._add_fingerprint(put, about, list(led.values()), run)
             put.notes[self] = selection, run, fingerprint
         check_refusals(selection.led)
-        if changes and put.source in ("input", "loop"):  # an update by a person (`update_state`) is marked only
+        if changes and put.source in ("input", "loop"):  # an `update_state` is only marked
             drift = DriftReport(address.thread_id, tuple(changes))
             if self.on_drift == "raise":
                 raise DriftDetected(drift)
@@ -481,14 +487,15 @@ class Recorder(Hook):
         put.header.about.update(about)
 
     def after_put(self, session: Session, put: Put) -> None:
-        """Note that a checkpoint is stored with its records."""
+        """Mark the records of a stored checkpoint as stored."""
         selection, run, fingerprint = put.notes[self]
         self.waiting.mark_stored(put.address, selection, run)
         if fingerprint is not None:
             self.known.remember(put.address, fingerprint)
 
     def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[None]:
-        """Discard the model calls of a run whose checkpoint was refused. No trip, or one if some are stored."""
+        """Discard the calls of a run whose checkpoint was refused."""
+        # One trip if there are any, else none.
         run, parent = run_of(put.config), put.parent
         if run is None or parent.checkpoint_ns or not isinstance(error, CheckpointConflict):
             return
@@ -498,13 +505,13 @@ class Recorder(Hook):
         batch = pack_batch([], NULL_TASK_ID, "", session.codec, parent, [pack_refusal(calls)])
         try:
             yield from session.store.write_batch(parent, batch)
-        except StoreError as failure:  # the run must hear why it was refused
-            _log.warning("%s: calls of a run that was refused count as the thread's own: %s", parent, failure)
+        except StoreError as failure:  # the run must get its own refusal, not this error
+            _log.warning("%s: model calls of a refused run could not be excluded from the thread: %s", parent, failure)
 
     def _add_fingerprint(
         self, put: Put, about: dict[str, Any], records: Sequence[Record], run: object
     ) -> tuple[Fingerprint | None, Sequence[Change]]:
-        """Add the fingerprint of a thread to a checkpoint. Return it, if one is known, and the drift to report."""
+        """Add the fingerprint to a checkpoint; return it, if known, and drift to report."""
         parent = put.parent.checkpoint_id
         if names := set().union(*map(names_of, records)):
             about["models"] = sorted(names)
@@ -522,35 +529,35 @@ class Recorder(Hook):
         return fingerprint if fingerprint.nodes else None, changes
 
     def _versions_beside(self, before: Fingerprint) -> Mapping[str, str]:
-        """Return the versions of today, to be compared with those that a thread was written with."""
+        """Return the current versions, for comparison with the thread's fingerprint."""
         if not self.captures:
             return {}
         is_given_up = GRAPH_VERSION in before.versions and not self.graph_version
         return {**self.versions, GRAPH_VERSION: ""} if is_given_up else self.versions
 
-    # -- what becomes of a thread ------------------------------------------------------------------------------
+    # -- copies and removals -----------------------------------------------------------------------------------
 
     def after_travel(self, session: Session, travel: Travel) -> None:
-        """Learn of a twin what is true of the thread there."""
+        """Learn the fingerprint of a twin."""
         if travel.twin is not None and travel.about:
             self._learn(travel.twin, travel.about, ())
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
-        """Copy what prunes have carried: of a fork, what led to its checkpoints."""
+        """Copy the carryovers of prunes; for a fork, only those of its checkpoints."""
         names = None
         if copy.graph is not None:
             names = [node.address.checkpoint_id for node in copy.graph.nodes if not node.address.checkpoint_ns]
         yield from copy_carryovers(session, copy.source, copy.target, names)
 
     def before_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
-        """Carry on the records that led to what stays, if there are any; remove those of runs that go."""
+        """Carry the records of remaining checkpoints; remove those of deleted runs."""
         if leaving.run_ids:
             yield from drop_runs(session, leaving.thread_id, leaving.run_ids, leaving.moments, leaving.kept)
         elif any(header.about for _, header in leaving.moments):
             yield from carry(session, leaving.thread_id, leaving.moments, leaving.kept)
 
     def after_remove(self, session: Session, leaving: Leaving) -> None:
-        """Forget what waits of checkpoints that are gone."""
+        """Forget the waiting records of removed checkpoints."""
         if leaving.removed:
             ids = {node.address.checkpoint_id for node, _ in leaving.moments if node.stamp in leaving.removed}
             self._forget_thread(leaving.thread_id, ids)
@@ -563,20 +570,20 @@ class Recorder(Hook):
         self.waiting.forget_thread(thread_id, removed)
         self.known.forget_thread(thread_id)
 
-    # -- what lists say ----------------------------------------------------------------------------------------
+    # -- listings ----------------------------------------------------------------------------------------------
 
     def find_terms(self, header: Header) -> Mapping[str, Collection[Any]]:
-        """Let a filter ask for the models that led to a checkpoint: `filter={"model": "gpt-5"}`."""
+        """Return the models that led to a checkpoint, for `filter={"model": "gpt-5"}`."""
         return {"model": models_of(header.about)}
 
     def describe_thread(self, info: ThreadInfo, header: Header) -> ThreadInfo:
-        """Say which models wrote a thread, and what they took."""
+        """Add a thread's models, tokens and cost."""
         known = Fingerprint.unpack(header.about["known"]) if "known" in header.about else UNKNOWN
         return replace(info, models=tuple(sorted(known.names)), tokens=known.spent.tokens, cost=known.spent.cost)
 
 
 def find_last_run(thread_id: str) -> tuple[Recorder, object] | None:
-    """Return the saver on which a thread was last seen to run in this process, and which run that was."""
+    """Return the saver and the run of the last access to a thread in this process."""
     found = [(*recorder.known.last_run(thread_id), recorder) for recorder in list(_recorders)]
     place, run, recorder = max(found, key=lambda each: each[0], default=(0, None, None))
     return (recorder, run) if place and recorder else None

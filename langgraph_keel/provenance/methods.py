@@ -1,4 +1,4 @@
-"""`saver.provenance`: calls of models, drift, threads as training data, and a thread run once more."""
+"""`saver.provenance`: model calls, drift, threads as training data, and replays."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 
 class ProvenanceMethods(Component):
-    """`saver.provenance`: which model wrote what, and whether it would do so again."""
+    """`saver.provenance`: lists model calls and drift; exports and replays threads."""
 
     def _read(self, config: Mapping[str, Any]) -> Plan[Sequence[ModelCall]]:
-        """Return the calls of models that led to a checkpoint, or to all of a thread, in the order of the checkpoints.
+        """Return the model calls of a thread or checkpoint, in checkpoint order.
 
         Args:
-            config: `configurable.thread_id`; with `checkpoint_ns` or `checkpoint_id`, only what led there.
+            config: `configurable.thread_id`; with `checkpoint_ns` or `checkpoint_id`, only the calls that led there.
 
         Returns:
-            One record a call; first those that prunes have carried, of checkpoints that are gone. At the end those that
-            stand nowhere yet: of this process, with no `checkpoint_id`. Of a thread that is not there, none.
+            One record per call. The calls of pruned checkpoints come first. Calls of this process that are not stored
+            yet come last, without a `checkpoint_id`. Empty if the thread does not exist.
 
         Raises:
-            InvalidConfig: The config names no usable thread.
-            CorruptStore: Stored bytes do not add up.
+            InvalidConfig: If the config does not name a valid thread.
+            CorruptStore: If stored data is damaged.
         """
-        address_of(config)  # `None`, for `list` all threads, names none
+        address_of(config)  # `None`, which means all threads in `list`, is refused here
         session, query = self.engine.session, query_of(config, None, None, None)
         found = yield from read_calls(session, query)
         recorder = session.hooks.find(Recorder)
@@ -51,11 +51,13 @@ class ProvenanceMethods(Component):
     read, aread = faces(_read)
 
     def _drifts(self, thread_id: str) -> Plan[Sequence[DriftMark]]:
-        """Return where a thread went on with something else than it was written with, oldest first.
+        """Return the drift marks of a thread, oldest first.
+
+        The result is empty if the thread does not exist.
 
         Raises:
-            InvalidConfig: `thread_id` is no usable id. Of a thread that is not there, nothing is returned.
-            CorruptStore: Stored bytes do not add up.
+            InvalidConfig: If `thread_id` is not a valid id.
+            CorruptStore: If stored data is damaged.
         """
         return (yield from read_trace(self.engine.session, thread_id_of(thread_id))).marks()
 
@@ -73,36 +75,36 @@ class ProvenanceMethods(Component):
         limit: int | None = None,
         on_skip: OnSkip | None = None,
     ) -> Pages[dict[str, Any]]:
-        """Yield threads as training data, a plain dict each, one thread in memory at a time.
+        """Yield threads as training data, one plain dict per thread.
 
-        A trajectory is the way to the thread's latest checkpoint: `thread_id`, `checkpoint_id`, `label`, `messages` in
-        the format of OpenAI's chat, `tools_called` (how often), `calls` of models (as `read`: model, parameters,
-        tools offered), `usage` (tokens, summed), `cost` (summed; `None` if a call does not say), `is_pruned`, `steps`,
-        `started_at`, `ended_at`, `drift`. Calls on branches that were left are no part of it. Where `is_pruned`, the
-        first checkpoints are gone, and `started_at` is `None`; so are `usage` and `cost`, unless it was a prune that
-        took them, which carries their calls.
+        A trajectory covers the checkpoints from the first to the latest, without abandoned branches. Its keys:
+        `thread_id`, `checkpoint_id`, `label`, `messages` (OpenAI's chat format), `tools_called` (name to count),
+        `calls` (model, parameters and offered tools of each call), `usage` (sum of tokens), `cost` (sum; `None` if a
+        call does not report it), `is_pruned`, `steps`, `started_at`, `ended_at`, `drift`. If `is_pruned`, the first
+        checkpoints were removed, and `started_at` is `None`. Then `usage` and `cost` are `None` too, unless a prune
+        removed the checkpoints, as it keeps their calls. One thread is in memory at a time.
 
         Args:
-            threads: Their ids; `None` for all of the store, last activity first. A thread that goes on while this is
-                read may be passed over.
-            channel: The one that holds the messages; threads without are passed over.
-            model: Only threads that this model has written, by the name asked for or served.
-            label: Only threads with this label; or a function that tells the label from the latest checkpoint, as
-                `get_tuple` returns it: from the state, or from a table of your own by the thread's id. Else that is
-                `label` or `outcome` in the metadata of the latest checkpoint, or of the nearest one before it that has
-                one: the word of an earlier turn holds until a later one says another.
-            min_cost: Only threads that cost at least this, in the providers' currency; none whose cost is unknown.
-            max_cost: Only threads that cost at most this; none whose cost is unknown.
-            limit: Most to yield.
-            on_skip: Called for each thread that is not yielded, with its id and why: `"no messages"`, `"filtered"`,
-                `"unknown cost"`, or the error, which is raised if there is no `on_skip`.
+            threads: Thread ids; by default all threads of the store, last activity first. A thread that continues
+                during the export may be skipped.
+            channel: The channel that contains the messages; threads without it are skipped.
+            model: Only threads with calls of this model, by requested or served name.
+            label: Only threads with this label; or a function that returns the label for the latest checkpoint (as
+                `get_tuple` returns it), from its state or from a table of your own. By default the label is `label` or
+                `outcome` in the metadata of the latest checkpoint that has one: it applies until a later turn sets
+                another.
+            min_cost: Only threads that cost at least this, in the providers' currency; skips unknown costs.
+            max_cost: Only threads that cost at most this; skips unknown costs.
+            limit: Maximum number of threads to yield.
+            on_skip: Called for each skipped thread with its id and the reason: `"no messages"`, `"filtered"`,
+                `"unknown cost"`, or the error. Without `on_skip`, errors are raised.
 
         Raises:
-            InvalidInput: `limit` is negative, or `threads` is one string.
-            NotFound: One of `threads` is not there.
-            CorruptStore: Stored bytes of a thread do not add up.
-            RefusedType: A message is of a type that may not be revived here. (An `Unread` stands for what is in another
-                channel, at which `label` may look.)
+            InvalidInput: If `limit` is negative, or `threads` is one string.
+            NotFound: If one of `threads` does not exist.
+            CorruptStore: If stored data of a thread is damaged.
+            RefusedType: If a message has a type that may not be revived here. Such values in other channels are
+                replaced with `Unread` for `label`.
         """
         from langgraph_keel.provenance.export import Export, ThreadFilter
 
@@ -126,51 +128,51 @@ class ProvenanceMethods(Component):
         keep: bool = False,
         on_step: Callable[[int], object] | None = None,
     ) -> Plan[Replay]:
-        """Run a thread again as it was run before, in a fork, and say whether the same happens.
+        """Run a thread again in a fork, and compare each step with the record.
 
-        The fork follows the way to the latest checkpoint: each run gets the input that is recorded, each question the
-        answer, and what `update_state` has made is put as it is. If tasks have failed or ask there, they run too. The
-        models are asked anew: an answer of LangChain's cache ends the replay's claim. Recorded parameters in which all
-        calls agree (model, seed, temperature, top_p, max_tokens) are put into the config where a node of the graph
-        declares a `ConfigurableField` by that id.
+        The fork follows the original up to its latest checkpoint. Each run gets its recorded input, each question its
+        recorded answer, and checkpoints of `update_state` are copied. Failed or waiting tasks after the latest
+        checkpoint run too. Models are called again; an answer from LangChain's cache invalidates the replay. Recorded
+        parameters that are equal in all calls (model, seed, temperature, top_p, max_tokens) are put into the config if
+        a node of the graph declares a `ConfigurableField` with that id.
 
-        No tool acts: those of a `ToolCache` are answered from the ledger of the thread, and where one is called that
-        the ledger cannot answer, the replay ends, whatever the node catches. In threads without a context, where
-        nothing says whose a call is, no tool runs in this process meanwhile, but in the main thread. Nodes run: what
-        they do themselves (a request, `tool.func()`, a write to a `Store`) they do again; a node cache is not used.
+        No tool acts. Tools in a `ToolCache` are answered from the thread's ledger. A tool call that the ledger cannot
+        answer ends the replay, even if the node catches the error. While a replay runs, this process refuses tool
+        calls in an OS thread without a context, as it cannot attribute them; the main thread is excepted. Nodes do run,
+        so their own effects (a request, `tool.func()`, a write to a `Store`) are repeated. A node cache is not used.
 
-        Compared is checkpoint by checkpoint what the root graph's channels hold, call by call what models were asked
-        and have answered, subgraphs included, and what was asked of people; after the last checkpoint the questions and
-        the classes of errors, task by task. A difference is shown where it comes up. Set aside is what is another each
-        time: ids of messages and calls where they are renamed consistently, times, and the marks of replays. Calls of
-        models are not compared in runs of which none are recorded; the verdict says so.
+        The replay compares the root graph's channels at each checkpoint, the requests and answers of all model calls,
+        including those in subgraphs, and the questions to people. After the last checkpoint it compares questions and
+        error classes, task by task. A difference is reported where it first appears. Values that always differ are
+        ignored: times, replay marks, and ids of messages and calls if they are renamed consistently. Model calls are
+        not compared in runs without recorded calls; the verdict lists these steps.
 
         Args:
-            graph: The compiled graph; the saver that it was compiled with does not matter.
+            graph: The compiled graph; its checkpointer does not matter.
             config: `configurable.thread_id`: replay the thread from its first checkpoint. With `checkpoint_id`: from
-                that one on. What else is in it goes to each run.
-            configurable: What to run with, before what is recorded; `None` keeps a value from being passed at all. What
-                the original was configured with is not recorded.
-            inputs: What runs were given of which the record does not say so, in order: with `durability="exit"`
-                neither inputs nor answers are stored. If the first run was one of those, begin with its input.
+                that checkpoint. Other keys are passed to each run.
+            configurable: Values for the runs, which override recorded ones; `None` omits a value. The original's own
+                configuration is not recorded.
+            inputs: Inputs and answers that were not stored, in order: `durability="exit"` stores neither. If this
+                includes the first run, start with its input.
             context: The runtime context of the runs, as for `graph.invoke`; it is not recorded.
-            bind: Put the recorded parameters into the config in any case, for configurable models inside of nodes, such
-                as `init_chat_model(configurable_fields=...)`, which a graph does not show.
-            allow_tools: The names of harmless tools that may run, and then do so, whatever the ledger says.
+            bind: Always put the recorded parameters into the config, for configurable models inside nodes that the
+                graph does not declare, such as `init_chat_model(configurable_fields=...)`.
+            allow_tools: Names of harmless tools that run, whether the ledger could answer them or not.
             ignore: Channels that are not compared.
-            limit: Most differences to find.
-            keep: Whether the fork stays, as the thread `Replay.thread_id`. Else it is deleted, also after an error; a
-                process that dies leaves it behind (a thread `replay-...`).
-            on_step: Called with the number of each step that the replay has made.
+            limit: Maximum number of differences to find.
+            keep: Whether to keep the fork, as the thread `Replay.thread_id`. By default it is deleted, also after an
+                error; only a killed process leaves it behind (a thread `replay-...`).
+            on_step: Called with the number of each replayed step.
 
         Returns:
-            The verdict, true if nothing differs. What the graph raises is a difference, and `Replay.error`.
+            The verdict, true if nothing differs. An exception of the graph is a difference, and `Replay.error`.
 
         Raises:
-            NotFound: There is no such thread or checkpoint.
-            InvalidInput: `graph` is no compiled graph, `config` names a subgraph, or `limit` is below one.
-            InvalidConfig: `config` names no usable thread.
-            StoreError: The store failed. The thread is as it was: it is only read.
+            NotFound: If the thread or checkpoint does not exist.
+            InvalidInput: If `graph` is not a compiled graph, `config` names a subgraph, or `limit` is below one.
+            InvalidConfig: If `config` does not name a valid thread.
+            StoreError: If the store failed. The thread is only read, so it is unchanged.
         """
         from langgraph_keel.provenance.replay.replay import Replayer, check_order
 
@@ -179,7 +181,7 @@ class ProvenanceMethods(Component):
         order = check_order(config, configurable, **given, limit=limit, keep=keep, on_step=on_step)
         if not (callable(getattr(graph, "copy", None)) and hasattr(graph, "input_channels")):
             raise InvalidInput(f"replay needs a compiled graph, not a {type(graph).__name__}")
-        # In strict mode the graph runs on a copy of this saver, which alone may revive classes of its schema.
+        # In strict mode the graph runs on a copy of this saver; only the copy may revive classes of its schema.
         own = graph.checkpointer
         is_ours = isinstance(own, EngineSaver) and own.engine.is_same_store(self.engine)
         saver = own if is_ours else self._saver
@@ -191,7 +193,8 @@ class ProvenanceMethods(Component):
 
 
 def engine_apart(engine: Engine) -> Engine:
-    """Return an engine that shares only its store with this one. It records, ignores drift, and prunes nothing."""
+    """Return an engine on the same store that records calls."""
+    # It ignores drift and prunes nothing.
     from langgraph_keel.provenance import capture
 
     capture.watch()

@@ -1,4 +1,4 @@
-"""The records of model calls as people read them: each once, at the checkpoint it led to."""
+"""Reads the records of model calls: each once, at the checkpoint it led to."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from langgraph_keel.provenance.drift import MARK, Fingerprint
 from langgraph_keel.provenance.records import ModelCall, refused_in, strays_of, unpack_calls
 
 PAGE = 500
-"""Checkpoints to a page: headers and pending writes, no values."""
+"""Checkpoints per page: headers and pending writes, no values."""
 
 
 @publish
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftMark:
-    """A checkpoint that says that its thread went on with something else than it was written with.
+    """A checkpoint at which a thread continued with a changed model, tool or package.
 
     Attributes:
         checkpoint_id: The first checkpoint after the change.
         step: Its step.
-        call_id: The first call of a model after the checkpoint that it continues; `None` if there was none.
+        call_id: The first model call after the parent of this checkpoint; `None` if there was none.
         changes: A line for each change.
     """
 
@@ -40,7 +40,7 @@ class DriftMark:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What the checkpoints of a thread say of how it was written, in the order in which they were put."""
+    """The headers and model calls of a thread, in the order of storage."""
 
     entries: Sequence[tuple[Entry, Header]]
     calls: Sequence[ModelCall]
@@ -64,14 +64,14 @@ class Trace:
 
 
 def models_of(about: Mapping[str, Any]) -> set[str]:
-    """Return the names of the models that a header says led to its checkpoint."""
+    """Return the names of the models that led to a checkpoint, from its header."""
     named = about.get("models")
     called = {name for call in unpack_calls(about.get("calls")) for name in call.names}
     return called | {name for name in (named if isinstance(named, list) else ()) if isinstance(name, str)}
 
 
 def thread_models_of(about: Mapping[str, Any]) -> set[str]:
-    """Return the names of all models that a root checkpoint's header says wrote its thread."""
+    """Return the names of all models of a thread, from a root checkpoint's header."""
     return set(Fingerprint.unpack(about["known"]).names) if "known" in about else set()
 
 
@@ -79,8 +79,8 @@ def thread_models_of(about: Mapping[str, Any]) -> set[str]:
 
 
 def read_calls(session: Session, query: Query) -> Plan[Sequence[ModelCall]]:
-    """Read the records of a thread, or of a namespace or checkpoint in it, in the order of the checkpoints."""
-    # All of the thread: what stands in one namespace may have led to a checkpoint of another.
+    """Read the calls of a thread, namespace or checkpoint, in checkpoint order."""
+    # The whole thread is read: a record in one namespace may belong to a checkpoint of another.
     trace = yield from read_trace(session, str(query.thread_id))
     return [
         call
@@ -90,16 +90,17 @@ def read_calls(session: Session, query: Query) -> Plan[Sequence[ModelCall]]:
 
 
 def read_trace(session: Session, thread_id: str) -> Plan[Trace]:
-    """Read the headers of a thread and the records of its calls. Two trips a page, and one if it may be pruned."""
-    codec = session.codec.with_placeholders()  # what tasks have written beside the records is not looked at
+    """Read the headers and calls of a thread."""
+    # Two trips a page, and one more if the thread may be pruned.
+    codec = session.codec.with_placeholders()  # other writes of tasks are not used
     found = yield from read_entries(session, Query(thread_id))
     entries = [(entry, unpack_header(entry.header, codec, entry.address)) for entry, _ in found]
     calls: dict[str, ModelCall] = {}
     for entry, header in entries:
         _add(calls, unpack_calls(header.about.get("calls")), entry.address)
     beside = [(entry, unpack_batches(batches, codec, entry.address)[1]) for entry, batches in found]
-    # Records that are stored among writes alone are of tasks that have failed or ask, or whose step is not over. They
-    # are shown at the checkpoint that the task began from, unless their run was refused.
+    # Records that are only among writes belong to tasks that failed or wait, or to an unfinished step. They are shown
+    # at the checkpoint from which the task started, unless their run was refused.
     refused = set().union(*(refused_in(stored) for _, stored in beside))
     for entry, stored in beside:
         written = (call for part in stored for call in unpack_calls(part))
@@ -117,7 +118,7 @@ def read_trace(session: Session, thread_id: str) -> Plan[Trace]:
 
 
 def read_entries(session: Session, query: Query) -> Plan[Sequence[tuple[Entry, Sequence[Batch]]]]:
-    """Read all entries that a query asks for with their batches, in the order they were put."""
+    """Read all matching entries with their batches, in the order they were stored."""
     batches: dict[Address, Sequence[Batch]] = {}
     entries: list[Entry] = []
     while True:
@@ -131,7 +132,7 @@ def read_entries(session: Session, query: Query) -> Plan[Sequence[tuple[Entry, S
 
 
 def _find_beginning(lineage: Mapping[str, str], places: Collection[Address], otherwise: Address) -> Address:
-    """Return the checkpoint that a call began from: the innermost that is stored, or the last one before it that is."""
+    """Return the innermost stored checkpoint a call started at, or the last before it."""
     began = [Address(otherwise.thread_id, namespace, lineage[namespace]) for namespace in sorted(lineage, reverse=True)]
     if stored := [address for address in began if address in places]:
         return stored[0]

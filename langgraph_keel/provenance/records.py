@@ -1,7 +1,7 @@
-"""Which model wrote a step, and with what: one record a call. No prompt, no key and no header of a request is stored.
+"""Records of model calls, one per call, without prompts, keys or request headers.
 
 A record is stored with the task's writes, so that a crash before the step's checkpoint does not lose it, and in the
-header of the checkpoint that the step led to. It is known by LangChain's id of the call, and shown once.
+header of the resulting checkpoint. LangChain's id of the call identifies it, so it is shown only once.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any, TypeAlias
 from langgraph_keel.engine.serde.moved import publish
 
 Record: TypeAlias = dict[str, Any]
-"""A record as it is stored: what is known, under the names of `ModelCall`."""
+"""A stored record: the known values, under the attribute names of `ModelCall`."""
 CALLS = "__keel_calls__"
-"""The name under which records stand among a task's writes; no channel of LangGraph's."""
+"""The channel name of records among a task's writes; not a channel of LangGraph's."""
 
 PARAMETERS = frozenset((
     "effort", "frequency_penalty", "logprobs", "n", "parallel_tool_calls", "presence_penalty", "reasoning_effort",
     "repetition_penalty", "service_tier", "top_k", "top_logprobs", "verbosity",
 ))  # fmt: skip
-"""Parameters that are kept under their own names, if they are scalars."""
+"""Request parameters that are recorded under their own names, if they are scalars."""
 
 _REFUSED = "refused"
-# Where a record stands says these.
+# Not stored: the place of a record determines these.
 _PLACE = frozenset({"thread_id", "checkpoint_ns", "checkpoint_id"})
 
 _KINDS: Mapping[Any, tuple[type, ...]] = {
@@ -44,41 +44,43 @@ _KINDS: Mapping[Any, tuple[type, ...]] = {
 @publish
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall:
-    """One call of a model, as `saver.provenance.read` returns it. What nobody reported is `None`, or empty.
+    """One model call, as `saver.provenance.read` returns it.
+
+    Unknown values are `None` or empty.
 
     Attributes:
         id: LangChain's id of the call (its run id), a UUID.
         thread_id: The thread.
         checkpoint_ns: The namespace of the checkpoint below.
-        checkpoint_id: The checkpoint the call led to; of a task that has failed or asks, the one it began from. With
-            `durability="exit"`, which stores no others, the run's last one. `None` as long as nothing of it is stored.
-        step: LangGraph's number of the step in the graph that called, that of the checkpoint it leads to there.
-        node: The node that called.
-        path: The node with those of the graphs around it, such as `"research|model"`.
+        checkpoint_id: The checkpoint the call led to; for a failed or waiting task, the one it started from. With
+            `durability="exit"`, which stores no others, the run's last one. `None` until the record is stored.
+        step: LangGraph's number of the step, in the graph of the calling node.
+        node: The calling node.
+        path: The node, after the nodes of the graphs around it, such as `"research|model"`.
         task_id: LangGraph's id of the task.
-        attempt: 1, and more where LangGraph tried the task again; unknown in later steps of a sequence that is a node.
-        run_id: The run's id, if the config named one.
-        provider: Such as `"openai"`.
-        model: The model that was asked for.
-        served_model: The one that has answered, by its own word.
+        attempt: 1, or more if LangGraph retried the task; unknown in later steps of a node that is a sequence.
+        run_id: The run's id, if the config has one.
+        provider: The provider, such as `"openai"`.
+        model: The requested model.
+        served_model: The model that answered, as reported by the provider.
         system_fingerprint: The backend's configuration, as OpenAI reports it.
         seed: The seed.
         temperature: The temperature.
-        top_p: The share of the probability mass that tokens were drawn from.
-        max_tokens: Most tokens to answer with.
-        stop: What would have ended the answer.
-        parameters: Other parameters of the request, those that `PARAMETERS` names.
-        tools: The names of the tools that the model could call, and a hash of the description of each.
+        top_p: The probability mass from which tokens were sampled.
+        max_tokens: Maximum number of tokens of the answer.
+        stop: The stop sequences.
+        parameters: Other parameters of the request, those listed in `PARAMETERS`.
+        tools: The names of the offered tools, each with a hash of its description.
         prompt_hash: A hash of all messages of the request, without ids.
         system_hash: A hash of the system messages alone.
         answer_hash: A hash of the answer, without ids.
         finish_reason: Why the answer ended.
         usage: Tokens as LangChain counts them (`input_tokens`, `output_tokens`, `total_tokens` and details).
-        cost: What it cost, if the provider says so, in the provider's currency.
-        cached: Whether LangChain's own cache has answered.
-        started_at: When it began, ISO time, UTC.
-        seconds: How long it took.
-        error: The class of the error it ended in.
+        cost: The cost in the provider's currency, if the provider reports it.
+        cached: Whether the answer came from LangChain's own cache.
+        started_at: When the call started, ISO time, UTC.
+        seconds: Duration.
+        error: The class of the error, if the call failed.
         versions: The versions of the packages involved.
         graph_version: The application's own version, if the saver was given one.
     """
@@ -119,7 +121,7 @@ class ModelCall:
 
     @property
     def names(self) -> set[str]:
-        """The names of the model, asked for and served."""
+        """The requested and the served name of the model."""
         return {name for name in (self.model, self.served_model) if name}
 
 
@@ -128,17 +130,17 @@ _STORED = [name for name in _FIELDS if name not in _PLACE]
 
 
 def record_of(facts: Mapping[str, Any]) -> Record:
-    """Return a record of what is known; a seed or a temperature of 0 is, `False` is not."""
+    """Return a record of the known facts: 0 is kept, other false values are dropped."""
     return {name: value for name, value in facts.items() if value or (value == 0 and value is not False)}
 
 
 def names_of(record: Record) -> set[str]:
-    """Return the names of the model, asked for and served."""
+    """Return the requested and the served name of the model."""
     return {record[name] for name in ("model", "served_model") if name in record}
 
 
 def pack_call(call: ModelCall) -> dict[str, Any]:
-    """Return a record as it is stored: what differs from a record of which nothing is known."""
+    """Return a call as a stored record, without attributes that have their default."""
     values = ((name, getattr(call, name)) for name in _STORED)
     return {name: list(value) if type(value) is tuple else value for name, value in values if value != _UNKNOWN[name]}
 
@@ -147,7 +149,7 @@ _UNKNOWN = {name: getattr(ModelCall(id=""), name) for name in _STORED}
 
 
 def unpack_call(stored: Any) -> ModelCall | None:
-    """Return a record from what is stored, without what this version does not know or take; `None` if it is none."""
+    """Return a call from the valid fields of a stored record; `None` if it is not one."""
     if not isinstance(stored, dict) or not isinstance(stored.get("id"), str):
         return None
     known: dict[str, Any] = {}
@@ -167,24 +169,24 @@ _ACCEPTED = {name: _KINDS[_FIELDS[name].type] for name in _STORED}
 
 
 def unpack_calls(stored: Any) -> list[ModelCall]:
-    """Return the records among what is stored."""
+    """Return the calls in a stored list."""
     parts: Iterable[Any] = stored if isinstance(stored, list) else ()
     return [call for part in parts if (call := unpack_call(part)) is not None]
 
 
 def pack_refusal(ids: Iterable[str]) -> dict[str, Any]:
-    """Return what stands among writes to say that these calls, stored with others, are of a run that was refused."""
+    """Return the mark, stored among writes, that excludes calls of a refused run."""
     return {_REFUSED: sorted(ids)}
 
 
 def refused_in(stored: Iterable[Any]) -> set[str]:
-    """Return the ids of such calls, from what stands among writes, one item for each call of `put_writes`."""
+    """Return the ids of calls of refused runs, from records among writes."""
     marks = (part.get(_REFUSED) for parts in stored if isinstance(parts, list) for part in parts if type(part) is dict)
     return {name for names in marks if isinstance(names, list) for name in names if isinstance(name, str)}
 
 
 def strays_of(about: Mapping[str, Any]) -> list[tuple[Mapping[str, str], Any]]:
-    """Return what runs before have left behind, as a header has it: where each call began, and its record."""
+    """Return the stray calls in a header: the lineage and the record of each."""
     strays = about.get("strays")
     pairs = [each for each in strays if isinstance(each, list) and len(each) == 2] if isinstance(strays, list) else []
     return [(lineage, record) for lineage, record in pairs if isinstance(lineage, dict)]

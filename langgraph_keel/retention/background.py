@@ -1,4 +1,4 @@
-"""Upkeep in the background: prunes the threads that a saver has put to, and deletes those whose time is over."""
+"""Background upkeep: prunes threads after writes, and deletes expired threads."""
 
 from __future__ import annotations
 
@@ -18,30 +18,33 @@ from langgraph_keel.retention.policy import Retention, in_seconds
 
 _log = logging.getLogger(__name__)
 _CLOSE_TIMEOUT = 30.0
-"""Seconds that `close` gives to what is under way and to the last prune: it must not hold a program for ever."""
+"""Seconds that `close` waits for running work, and allows for the last prune."""
 
 
 def upkeep_of(saver: EngineSaver, keep_last: int | None, ttl: Any, every: Any) -> UpkeepThread | None:
-    """Return the upkeep that a saver's options ask for; `None` if they ask for none."""
+    """Return the upkeep for a saver's options; `None` without `keep_last` and `ttl`."""
     keep = None if keep_last is None else Retention(last=keep_last)
     gone = None if ttl is None else Retention(ttl=ttl)
     if keep is gone is None:
         return None
     if saver.stack.is_read_only:
-        raise InvalidInput("keep_last and ttl remove what is stored: leave them out, or do not open it with read_only")
+        raise InvalidInput("keep_last and ttl remove stored data: leave them out, or open the store without read_only")
     if saver.stack.is_async_only:
         raise InvalidInput(
-            "keep_last and ttl are seen to by a thread, and this saver has only an async client or pool: give it a URL "
-            "or one that blocks (for Redis beside it, as client=), or leave them out and await "
+            "keep_last and ttl need a background thread, but this saver has only an async client or pool: pass a URL "
+            "or a blocking client (for Redis in addition, as client=), or leave them out and await "
             "saver.retention.asweep(...)"
         )
     return UpkeepThread(saver, keep, gone, in_seconds(every))
 
 
 class UpkeepThread(Hook):
-    """Prunes the threads that a saver puts to. A stored policy that fits a thread replaces `keep` and `ttl`."""
+    """Prunes the threads that a saver writes to, and deletes expired threads.
 
-    # It starts with the first put; its errors are logged, never raised.
+    A matching stored policy replaces `keep` and `ttl`.
+    """
+
+    # It starts with the first write. Its errors are logged, never raised.
     def __init__(self, saver: EngineSaver, keep: Retention | None, ttl: Retention | None, every: float) -> None:
         self.saver = saver
         self._keep = keep
@@ -53,45 +56,48 @@ class UpkeepThread(Hook):
         self.thread: Thread | None = None
 
     def after_put(self, session: Session, put: Put) -> None:
-        """Note a thread that was put to, and see that the background thread runs. No trip, and no wait."""
+        """Note a written thread, and start the background thread if necessary."""
         if self._keep is not None:
             self.put_to.add((session.tenant or "", put.address.thread_id))
-        # After a fork of the process the thread is not there.
+        # A forked process does not have the thread.
         if self.thread is None or not self.thread.is_alive():
             self._start()
 
     def _start(self) -> None:
         if not self._lock.acquire(blocking=False):
-            return  # somebody else does
+            return  # another thread starts it
         try:
             if not self._stop.is_set() and (self.thread is None or not self.thread.is_alive()):
-                # It knows the saver weakly: one that is dropped without `close` is not held by its upkeep.
+                # A weak reference: the upkeep must not keep a saver alive that is dropped without `close`.
                 ours = weakref.ref(self)
                 self.thread = Thread(
                     target=_run_rounds, args=(ours, self._stop, self._every), name="keel-upkeep", daemon=True
                 )
                 self.thread.start()
-        except RuntimeError as error:  # the interpreter ends
-            _log.info("no upkeep from now on: %s", error)
+        except RuntimeError as error:  # the interpreter is shutting down
+            _log.info("upkeep has stopped: %s", error)
         finally:
             self._lock.release()
 
     def close(self) -> None:
-        """Stop, and prune once more what was put to since the last round. Safe to call again."""
+        """Stop, and prune the threads written to since the last round.
+
+        Safe to call again.
+        """
         end = time.monotonic() + _CLOSE_TIMEOUT
         self._stop.set()
         if self.thread is not None and self.thread.is_alive() and self.thread is not current_thread():
             self.thread.join(_CLOSE_TIMEOUT)
             if self.thread.is_alive():
-                _log.warning("upkeep: the store does not answer; threads that were not pruned: %d", len(self.put_to))
+                _log.warning("upkeep: the store does not answer; %d threads were not pruned", len(self.put_to))
                 return
         self._attempt("the last threads", self._prune, lambda: time.monotonic() < end)
 
     def round(self) -> None:
-        """Prune what was put to since the last round, and delete what is past its time."""
-        self._attempt("what was put", self._prune, lambda: not self._stop.is_set())
+        """Prune the threads written to since the last round, and delete expired threads."""
+        self._attempt("written threads", self._prune, lambda: not self._stop.is_set())
         if self._ttl is not None:
-            self._attempt("threads that are past their time", self._expire, self._ttl)
+            self._attempt("expired threads", self._expire, self._ttl)
 
     def _attempt(self, what: str, work: Callable[..., None], *args: Any) -> Exception | None:
         try:
@@ -111,10 +117,10 @@ class UpkeepThread(Hook):
             for thread in [thread for thread in self.put_to if thread[0] == tenant]:
                 if not goes_on():
                     return
-                self.put_to.discard(thread)  # before: what is put meanwhile is for the next round
+                self.put_to.discard(thread)  # first: concurrent writes are for the next round
                 error = self._attempt(f"thread {thread[1]!r}", self._prune_thread, engine, thread[1], stored)
                 if isinstance(error, StoreError) and not isinstance(error, CorruptStore):
-                    self.put_to.add(thread)  # a store may be busy now and not at the next round
+                    self.put_to.add(thread)  # the store may be less busy in the next round
                 if isinstance(error, StoreUnavailable | StoreClosed):
                     return
 
@@ -124,7 +130,7 @@ class UpkeepThread(Hook):
         from langgraph_keel.retention.sweep import policy_for
 
         policy = policy_for(thread_id, stored) or self._keep
-        # One with `idle` is for a sweep: somebody has just put to this thread.
+        # Policies with `idle` are for sweeps: this thread was just written to.
         if policy is not None and not policy.keeps_all and policy.idle is None:
             engine.run(check_threads(engine.session, [thread_id]))
             engine.run(prune(engine.session, thread_id, Pruning(policy, engine.session.milliseconds)))

@@ -1,4 +1,4 @@
-"""Checks a whole store: that all records can be read, and agree with each other. Nothing is written."""
+"""Checks whether all records of a store are readable and consistent. Read-only."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from langgraph_keel.retention.erase import Tell, each_stray
 from langgraph_keel.retention.sweep import POLICIES
 
 THREADS, ENTRIES, CELLS = 50, 50, 50
-"""What is read at once."""
-ADVICE = "a backup has it; `keel rewind` goes back to a moment before it, `keel delete` removes the thread"
+"""Page sizes: threads, entries and cells per request."""
+ADVICE = "restore it from a backup; or `keel rewind` to an earlier checkpoint, or `keel delete` the thread"
 
 _LIST = "the list of threads"
 _DAMAGE = CorruptStore, KeyMissing
-"""What damage of a record looks like. Its first byte may come to say that it is sealed."""
+"""Errors of damaged records. Damage to the first byte can make a record look encrypted."""
 Severity: TypeAlias = Literal["harmless", "repairable", "decide", "lost"]
-"""A leftover of an interrupted operation; `repair` mends it; a person has to decide; gone, also after a repair."""
+"""Left by an interrupted operation; fixed by `repair`; to be decided by a person; lost even after a repair."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something in a store that is not as Keel writes it."""
+    """A deviation of a store from what Keel writes."""
 
     kind: Severity
     thread_id: str | None
@@ -46,12 +46,12 @@ class Finding:
 
     @property
     def is_list(self) -> bool:
-        """Whether it is that threads could not be listed, of which one is damaged."""
+        """Whether a damaged thread prevented the listing of threads."""
         return self.path == _LIST
 
 
 class StoreCheck:
-    """Reads a store thread by thread: every header, row, write and cell, and whether they agree."""
+    """Checks every header, row, write and cell of a store, thread by thread."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class StoreCheck:
         self._looked = 0
 
     def next(self) -> Plan[Sequence[Finding] | None]:
-        """Return what the backend says, then what is found in the next threads; `None` if all is looked at."""
+        """Return the backend's findings, then those of further threads, then `None`."""
         if self._own is None:
             self._own = yield Call(lambda: list(self._check_backend()))
             return self._own
@@ -82,11 +82,11 @@ class StoreCheck:
             return None
         try:
             found = yield from step
-        except NotAKeelStore as error:  # of Redis: a key that all threads share holds something else
+        except NotAKeelStore as error:  # on Redis, a key that all threads share contains other data
             self._has_more = False
-            found = [Finding("lost", None, "what all threads share", str(error), "a backup has it")]
+            found = [Finding("lost", None, "records shared by all threads", str(error), "restore it from a backup")]
         self._tell(self._looked, None)
-        # Without the threads on which the backend has reported already: it says where the damage is.
+        # Skip threads that the backend already reported, because it knows the location of the damage.
         damage = [each for each in self._own if each.kind != "harmless"]
         threads, messages = {each.thread_id for each in damage}, {each.message for each in damage}
         new = [each for each in found if each.thread_id not in threads and each.message not in messages]
@@ -99,11 +99,11 @@ class StoreCheck:
         except (CorruptStore, StoreError) as error:
             if not _is_damage(error) or self._is_tolerant:
                 raise
-            found.append(Finding("lost", None, _LIST, str(error), "a backup has it"))
-            self._is_tolerant = True  # the others are looked at
+            found.append(Finding("lost", None, _LIST, str(error), "restore it from a backup"))
+            self._is_tolerant = True  # to check the other threads
             page = yield from self._read_page()
         heads = [head for _, head in page if head]
-        if heads and all(head.header.startswith(SEALED) for head in heads):  # not looked at without a key
+        if heads and all(head.header.startswith(SEALED) for head in heads):  # not checked without a key
             unpack_header(heads[0].header, self._session.codec, heads[0].address)
         odd: dict[str, tuple[ThreadInfo, list[Finding]]] = {}
         terms: dict[str, Sequence[str]] = {}
@@ -118,11 +118,11 @@ class StoreCheck:
         infos = {info.thread_id: info for info, _ in page}
         for name, missing in (yield from self._find_left_out(terms)).items():
             asked = ", ".join(f"{kind}={value!r}" for kind, _, value in (term.partition(":") for term in missing))
-            message = f"lists of threads with {asked} leave it out, and its latest checkpoint says so"
+            message = f"lists of threads with {asked} do not contain it, but its latest checkpoint has these values"
             finding = Finding("decide", name, "the index of threads", message, self._index_advice(name))
             odd.setdefault(name, (infos[name], []))[1].append(finding)
         if odd:
-            # Somebody may have written meanwhile: it counts only if the thread is as it was.
+            # Another process may have written concurrently: report only if the thread did not change.
             again = {info.thread_id: info for info, _ in (yield from self._read_page())}
             found += [each for name, (info, each_of) in odd.items() if again.get(name) == info for each in each_of]
         self._has_more = len(page) == THREADS
@@ -134,7 +134,7 @@ class StoreCheck:
         return (yield from self._session.store.read_threads(page))
 
     def _find_left_out(self, terms: Mapping[str, Sequence[str]]) -> Plan[Mapping[str, Sequence[str]]]:
-        """Return which threads of the page a list leaves out that asks for what they are. A trip for each term."""
+        """Return terms whose lists omit threads of the page. A trip for each term."""
         missing: dict[str, list[str]] = {}
         for term in sorted({term for of_thread in terms.values() for term in of_thread}):
             page = Page(self._after, THREADS, marks_of([term]), tolerant=True)
@@ -153,7 +153,7 @@ class StoreCheck:
         return [*found, *(Finding("decide", None, "the audit trail", problem) for problem in verdict.problems)]
 
     def _check_strays(self) -> Plan[Sequence[Finding]]:
-        """Check what stands beside no checkpoint: a ledger whose thread is elsewhere, or has only begun."""
+        """Check cells of threads without a checkpoint: stored elsewhere, or just started."""
         strays, found = list[str](), list[Finding]()
         yield from each_stray(self._session.store, strays.append)
         for name in strays:
@@ -164,7 +164,7 @@ class StoreCheck:
 def check_thread(
     session: Session, info: ThreadInfo, listed: Entry | None, tables: Sequence[CellTable[Any]]
 ) -> Plan[tuple[list[Finding], list[Finding], Sequence[str]]]:
-    """Return the damage of a thread, where its list and checkpoints disagree, and the terms it must be found by."""
+    """Return a thread's damage, its inconsistencies, and its terms in lists."""
     thread_id = info.thread_id
     found = yield from check_cells(session, thread_id, tables)
     try:
@@ -180,9 +180,9 @@ def check_thread(
     head = next((node for node in graph.nodes if node.is_head and not node.address.checkpoint_ns), None)
     latest = head.address.checkpoint_id if head else None
     counts = {
-        f"its list says {info.checkpoints:,} checkpoints, and there are {len(shown):,}": info.checkpoints != len(shown),
-        f"{len(shown - read.seen):,} of its checkpoints are not found one after the other": bool(shown - read.seen),
-        f"its list says that {info.latest} is the latest, and it is {latest}": info.latest != latest,
+        f"its list counts {info.checkpoints:,} checkpoints, but {len(shown):,} exist": info.checkpoints != len(shown),
+        f"a scan does not find {len(shown - read.seen):,} of its checkpoints": bool(shown - read.seen),
+        f"its list names {info.latest} as the latest checkpoint, but it is {latest}": info.latest != latest,
     }
     counts |= lost_heads
     odd = [
@@ -195,7 +195,7 @@ def check_thread(
 
 
 def _find_lost_heads(session: Session, graph: Graph) -> Plan[dict[str, bool]]:
-    """Return of which namespaces a reader does not find the latest. One trip for each of them."""
+    """Return whether readers find each namespace's latest checkpoint, one trip each."""
     heads = {node.address.checkpoint_ns: node.address.checkpoint_id for node in graph.nodes if node.is_head}
     lost: dict[str, bool] = {}
     for namespace in {node.address.checkpoint_ns: None for node in graph.nodes if not node.is_ghost}:
@@ -207,7 +207,7 @@ def _find_lost_heads(session: Session, graph: Graph) -> Plan[dict[str, bool]]:
 
 
 class _Values:
-    """The values of a thread, each row of them checked once."""
+    """The values of a thread. Each row is checked once."""
 
     def __init__(self, session: Session, graph: Graph) -> None:
         self._codec = session.codec
@@ -215,7 +215,7 @@ class _Values:
         self._rows: set[tuple[str, str, int, int]] = set()
         self.seen: set[Address] = set()
         self.findings: list[Finding] = []
-        self.terms: list[str] = []  # by which lists must find the thread: of its latest root checkpoint
+        self.terms: list[str] = []  # terms of the latest root checkpoint, by which lists must find the thread
         for node in graph.nodes:
             self._attempt(node.address, "", partial(unpack_header, node.header, self._codec, node.address))
 
@@ -241,7 +241,7 @@ class _Values:
         unpack_batches(found.batches, self._codec, found.entry.address)
 
     def _read_state(self, found: Found) -> None:
-        # No term depends on a value of a class that is not here.
+        # No term depends on a value of a class that cannot be imported.
         entry, codec = found.entry, self._codec.with_placeholders()
         values = Unpacker(codec).values(entry.refs, found.rows, entry.address)
         if not entry.address.checkpoint_ns:
@@ -259,20 +259,20 @@ class _Values:
         try:
             read()
         except ValueRefused:
-            pass  # of a class that is not here: its checksum is right
+            pass  # its class cannot be imported; its checksum is correct
         except _DAMAGE as error:
             place = f"checkpoint {address.checkpoint_id}" + (what and f", {what}")
             self.findings.append(_lost(address.thread_id, place, error))
 
 
 def _check_there(body: bytes) -> None:
-    """See that a body which is kept in an object was there, also for who would be shown a placeholder."""
+    """Raise if the body was kept in an object that is missing, even with placeholders."""
     if body.startswith(ABSENT):
         raise refuse_absent(body)
 
 
 def _check_covered(ref: Ref, rows: Sequence[Row]) -> None:
-    """See that the rows have all items of a value."""
+    """Check that the rows contain all items of a value."""
     for lo, hi in ref.runs:
         while lo < hi:
             row = rows[row_index(rows, lo)]
@@ -292,7 +292,7 @@ def _check_values(session: Session, thread_id: str, graph: Graph) -> Plan[_Value
 
 
 def _read_values(session: Session, page: Sequence[Entry], values: _Values) -> Plan[Sequence[Found]]:
-    """Read the values of entries; if that cannot be, of each by itself, to find out of which."""
+    """Read the values of entries; on damage, entry by entry, to find the damaged ones."""
     try:
         return (yield from session.store.read_values(page))
     except _DAMAGE:
@@ -308,7 +308,7 @@ def _read_values(session: Session, page: Sequence[Entry], values: _Values) -> Pl
 
 
 def check_cells(session: Session, thread_id: str | None, tables: Sequence[CellTable[Any]]) -> Plan[list[Finding]]:
-    """Return which records of a thread, or of those that all threads share, cannot be read."""
+    """Return the unreadable records of a thread, or of those shared by all threads."""
     found: list[Finding] = []
     for table in tables:
         cells = Cells(session, table, thread_id)
@@ -337,9 +337,9 @@ def _check_records(
 
 
 def _is_damage(error: KeelError) -> bool:
-    """Return whether an error is of what is stored: a key of Redis may hold something else than it should."""
+    """Return whether an error is due to stored data."""
     return isinstance(error, (*_DAMAGE, NotAKeelStore)) or type(error) is StoreError
 
 
 def _lost(thread_id: str | None, place: str, error: KeelError) -> Finding:
-    return Finding("lost", thread_id, place, str(error), ADVICE if thread_id else "a backup has it")
+    return Finding("lost", thread_id, place, str(error), ADVICE if thread_id else "restore it from a backup")

@@ -1,7 +1,7 @@
-"""Erasure: every thread of a person is found by its checkpoints, and deleted with all that belongs to it.
+"""Erasure: finds and deletes every thread of a person, with all its records.
 
-No store has an index on owners: all headers are read, thread by thread, again until nothing is found, since a run that
-continues may put a thread back. An erasure that broke off is finished by the next one.
+No store has an index on the owners of all checkpoints, so all headers are read, thread by thread. This repeats until no
+thread is found, because a run that continues may write its thread again. The next erasure finishes an interrupted one.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from langgraph_keel.retention.owners import read_thread_owners
 from langgraph_keel.retention.sweep import read_policies
 
 ROUNDS = 5
-"""Walks that are made at most: whoever writes without a pause must be stopped first."""
+"""Maximum number of walks over all threads. Runs that write without a pause must be stopped first."""
 THREADS, STRAYS = 200, 500
-"""What is read at once."""
+"""Page sizes: threads and strays per request."""
 OF_ALL = (ReadOnlyStore, StoreClosed, AccessDenied, StoreUnavailable)
-"""Errors that the next thread would meet as well."""
+"""Errors that would also occur for the next thread."""
 
 Tell: TypeAlias = Callable[[int, int | None], object]
 Shared: TypeAlias = Literal["report", "delete"]
@@ -48,34 +48,34 @@ What: TypeAlias = Literal["threads", "data", "all"]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The threads and records that are to be erased."""
+    """The threads and records to erase."""
 
-    user: str  # as metadata has it
+    user: str  # as in metadata
     dry_run: bool
-    shared: Shared  # for threads that name others as well
-    node_cache: Cached  # for results of nodes, which name no thread
+    shared: Shared  # for threads that also name other people
+    node_cache: Cached  # for cached results of nodes, which have no thread
     by: str | None
     what: What = "threads"
 
     @property
     def user_hash(self) -> str:
-        """What stands for the person where something is kept."""
+        """The hash that represents the person in kept records."""
         return hash_of(self.user)
 
     @property
     def actor(self) -> str | None:
-        """Who erases, as may be kept: whoever erases their own data leaves a hash."""
+        """The author of the erasure for the record; a hash if people erase their own data."""
         return self.user_hash if self.by == self.user else self.by
 
 
 def check_user(user_id: object) -> str:
-    """Return the id of a person as metadata has it."""
+    """Return the id of a person as in metadata."""
     is_id = isinstance(user_id, str | int | UUID) and not isinstance(user_id, bool)
     user = str(user_id) if is_id else ""
     check_owner(user, "user_id")
     if not user:
         raise InvalidInput(
-            f"user_id must be a text (or a number, or a UUID), as in configurable['user_id'], not {user_id!r:.100}"
+            f"user_id must be a string, a number or a UUID, as in configurable['user_id'], not {user_id!r:.100}"
         )
     return user
 
@@ -101,7 +101,7 @@ def check_order(
 
 @dataclass(slots=True)
 class ThreadOwners:
-    """What was found of one thread."""
+    """The owners and counts of one thread."""
 
     owners: set[str] = field(default_factory=set)
     checkpoints: int = 0
@@ -114,12 +114,12 @@ class Owners:
 
     threads: dict[str, ThreadOwners] = field(default_factory=dict)  # of the person, or with requests
     unowned: int = 0  # threads without an owner
-    named: int = 0  # requests of others that name the person as the one who decides
-    policies: int = 0  # with the person's id in the pattern of their threads
+    named: int = 0  # requests of others that name the person as a reviewer
+    policies: int = 0  # whose thread pattern contains the person's id
     failed: dict[str, str] = field(default_factory=dict)  # why threads could not be read
 
     def of(self, user: str) -> tuple[list[str], list[str]]:
-        """Return the threads that are this person's alone, and those that name others, too."""
+        """Return the threads of this person only, and those that also name other people."""
         found = {name: whose for name, whose in self.threads.items() if user in whose.owners}
         alone = sorted(name for name, whose in found.items() if len(whose.owners) == 1)
         return alone, sorted(found.keys() - set(alone))
@@ -127,24 +127,27 @@ class Owners:
 
 @dataclass(slots=True)
 class Erased:
-    """The progress of an erasure, of which its `Receipt` is made."""
+    """The progress of an erasure, from which its `Receipt` is made."""
 
     order: Order
-    threads: dict[str, ThreadOwners] = field(default_factory=dict)  # as they were seen first
-    shared: list[str] = field(default_factory=list)  # threads that name others as well
-    cached: int = 0  # results of nodes that were removed, or are there
+    threads: dict[str, ThreadOwners] = field(default_factory=dict)  # as first seen
+    shared: list[str] = field(default_factory=list)  # threads that also name other people
+    cached: int = 0  # results of nodes, removed or counted
     owners: Owners = field(default_factory=Owners)
     strays: int = 0  # threads without a checkpoint and a known owner
     failed: dict[str, str] = field(default_factory=dict)  # why threads could not be read or deleted
     problems: list[str] = field(default_factory=list)
-    items: int = 0  # in the store; removed, unless only threads were to be
+    items: int = 0  # in the store; removed unless only threads are erased
 
 
-# -- looking -----------------------------------------------------------------------------------------------------------
+# -- finding -----------------------------------------------------------------------------------------------------------
 
 
 def read_owners(session: Session, user: str, tell: Tell) -> Plan[Owners]:
-    """Read who is named in any thread. Two trips or more for each thread, and one for each 500 requests."""
+    """Read the owners of all threads.
+
+    Two or more trips for each thread, and one for each 500 requests.
+    """
     found = Owners()
     for hear in session.hooks.find_owners:
         for holding in (yield from hear(session, user)):
@@ -155,7 +158,7 @@ def read_owners(session: Session, user: str, tell: Tell) -> Plan[Owners]:
             whose.owners |= {holding.owner} if holding.owner else set()
             whose.requests += 1
             found.named += holding.is_named
-    with suppress(CorruptStore):  # they keep nobody from being erased
+    with suppress(CorruptStore):  # damaged policies do not prevent an erasure
         found.policies = sum(user in policy.threads for policy in (yield from read_policies(session)))
     seen, after, page = 0, None, THREADS
     while page == THREADS:
@@ -172,9 +175,9 @@ def _add_thread(session: Session, thread_id: str, user: str, found: Owners) -> P
     try:
         whose = ThreadOwners(*(yield from read_thread_owners(session, thread_id)))
     except KeelError as error:
-        # Nor is it the person's for what it has asked: its checkpoints may name others.
+        # Its requests do not prove its owner either: its checkpoints may name other people.
         found.threads.pop(thread_id, None)
-        found.failed[thread_id] = f"it cannot be read, so nobody knows whose it is: {error}"
+        found.failed[thread_id] = f"it cannot be read, so its owner is unknown: {error}"
         return
     asked = found.threads.pop(thread_id, ThreadOwners())
     whose.owners |= asked.owners
@@ -185,7 +188,7 @@ def _add_thread(session: Session, thread_id: str, user: str, found: Owners) -> P
 
 
 def each_stray(store: Store[Any, Any], take: Callable[[str], object]) -> Plan[None]:
-    """Give the threads that hold something and show no checkpoint to `take`, one by one."""
+    """Pass each stray (a thread with records but no checkpoint) to `take`."""
     page = yield from store.list_strays(None, STRAYS)
     while page:
         for thread_id in page:
@@ -197,7 +200,7 @@ def each_stray(store: Store[Any, Any], take: Callable[[str], object]) -> Plan[No
 
 
 def erase(session: Session, order: Order, tell: Tell) -> Plan[Erased]:
-    """Delete the threads of a person, their items, or both. With `dry_run`, only count them."""
+    """Delete (or with `dry_run` count) a person's threads, items, or both."""
     erased, holds = Erased(order), (yield from read_holds(session))
     if order.user in holds:
         raise refusal(f"{order.user!r}", holds[order.user])
@@ -209,13 +212,13 @@ def erase(session: Session, order: Order, tell: Tell) -> Plan[Erased]:
             items, problems = yield from hear(session, order.user, held, order.what != "threads" and not order.dry_run)
             erased.items += items
             erased.problems += problems
-    except KeelError as error:  # the threads are gone by now, and the receipt must say so
-        erased.problems.append(f"items of the store could not be looked for: {error}")
+    except KeelError as error:  # the threads are already deleted, and the receipt must show that
+        erased.problems.append(f"items of the store could not be searched: {error}")
     return erased
 
 
 def _erase_threads(session: Session, erased: Erased, holds: Mapping[str, Hold], tell: Tell) -> Plan[None]:
-    """Delete all threads of a person, except those that name a person on hold; or look which ones they are."""
+    """Delete (or with `dry_run` find) a person's threads that are not on hold."""
     order, held = erased.order, dict[str, str]()
     for nth in range(ROUNDS):
         erased.owners = yield from read_owners(session, order.user, tell)
@@ -225,11 +228,11 @@ def _erase_threads(session: Session, erased: Erased, holds: Mapping[str, Hold], 
                 held[name] = str(refusal(f"thread {name!r}", holds[owner]))
         going = [*alone, *(erased.shared if order.shared == "delete" else [])]
         going = [name for name in going if name not in held]
-        # Once more those of the first walk: a task that was cut off may have left writes, or a cell, and no checkpoint.
+        # Those of the first walk again: an interrupted task may have left writes or a cell without a checkpoint.
         again = [*erased.threads] if nth == 1 else []
         erased.threads = {name: erased.owners.threads[name] for name in going} | erased.threads
         if nth == 0 and going:
-            # Before the first thread goes: the results in it do not say whose they are.
+            # Before the first thread is deleted: cached results have no owner.
             cache, clears = Cells(session, NODE_CACHE, None), order.node_cache == "clear" and not order.dry_run
             erased.cached += (yield from cache.clear()) if clears else len((yield from cache.every_raw()))
         if order.dry_run:
@@ -238,24 +241,24 @@ def _erase_threads(session: Session, erased: Erased, holds: Mapping[str, Hold], 
         if not going:
             break
     else:
-        erased.failed |= dict.fromkeys(going, "written to again and again: stop its runs, and erase again")
+        erased.failed |= dict.fromkeys(going, "it was written to after each deletion: stop its runs, then erase again")
     erased.failed = erased.owners.failed | erased.failed | held
     try:
         yield from _count_strays(session, erased, tell)
-    except KeelError as error:  # the threads are gone by now, and the receipt must say so
-        erased.problems.append(f"what has no checkpoint could not be looked for: {error}")
+    except KeelError as error:  # the threads are already deleted, and the receipt must show that
+        erased.problems.append(f"threads without a checkpoint could not be searched: {error}")
 
 
 def _count_strays(session: Session, erased: Erased, tell: Tell) -> Plan[None]:
-    """Count the threads that hold something but no checkpoint; those that were just deleted are deleted again."""
-    # A step that ends after its thread was deleted leaves its writes or cells, and nothing says whose they are.
+    """Count strays. Delete those again whose threads were just deleted."""
+    # A step that ends after its thread was deleted leaves writes or cells without an owner.
     ours: list[str] = []
 
     def take(thread_id: str) -> None:
         if thread_id in erased.threads:
             ours.append(thread_id)
         else:
-            # A request that is still there says whose the thread was.
+            # A remaining request names the thread's owner.
             known = erased.owners.threads.get(thread_id)
             erased.strays += not (known and known.owners)
 

@@ -1,4 +1,4 @@
-"""Holds: while a person is on hold, nothing that is stored of them is erased or pruned (GDPR, article 17)."""
+"""Holds protect a person's data from erasure and pruning (GDPR, article 17)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = ("user_id", "reason", "by", "at")
 @publish
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A hold on the data of a person: whose data, why it stays, who placed the hold, and when (ISO time)."""
+    """A hold on a person's data: the person, the reason, the author, and the ISO time."""
 
     user_id: str
     reason: str
@@ -34,23 +34,23 @@ HOLDS: CellTable[Hold] = CellTable(
 
 
 def hash_of(text: str) -> str:
-    """Return what stands for a person where something is kept of them: SHA-256, in hexadecimal digits."""
+    """Return the hash that represents a person in kept records: SHA-256, hexadecimal."""
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def place_hold(session: Session, hold: Hold) -> Plan[Hold]:
-    """Store a hold, and say so in the audit trail; return it, or the one of the same reason that is there."""
+    """Store a hold and audit it; return it, or an existing one with the same reason."""
     if not (isinstance(hold.reason, str) and hold.reason.strip()):
-        raise InvalidInput(f"reason= must say why the data stays, not {hold.reason!r:.100}")
+        raise InvalidInput(f"reason= must state why the data is kept, not {hold.reason!r:.100}")
     _, held = yield from Cells(session, HOLDS, None).swap(_key(hold.user_id, hold.reason), None, hold)
     assert held is not None, "a swap has returned no record"
-    # The token makes one event of it, also if it is placed again after a crash.
+    # The token ensures a single event, even if the hold is placed again after a crash.
     yield from audit.append(session, "", hold.at, "held", _content(held.record, held.record.by), secret=held.token)
     return held.record
 
 
 def release_holds(session: Session, user: str, by: str, reason: str | None) -> Plan[Sequence[Hold]]:
-    """Remove the holds of a person, or the one of a reason; return them. The audit trail says it first."""
+    """Audit and remove a person's holds, or the one with a reason; return them."""
     cells = Cells(session, HOLDS, None)
     found = yield from cells.every(_key(user, reason))
     if not found:
@@ -63,18 +63,18 @@ def release_holds(session: Session, user: str, by: str, reason: str | None) -> P
 
 
 def list_holds(session: Session) -> Plan[Sequence[Hold]]:
-    """Return all holds, the oldest first. One trip for each 500."""
+    """Return all holds, oldest first. One trip for each 500."""
     found = yield from Cells(session, HOLDS, None).every()
     return sorted((held.record for _, held in found), key=lambda hold: hold.at)
 
 
 def read_holds(session: Session) -> Plan[Mapping[str, Hold]]:
-    """Return a hold of each person who is on hold. One trip for each 500."""
+    """Return one hold of each person on hold. One trip for each 500."""
     return {hold.user_id: hold for hold in (yield from list_holds(session))}
 
 
 def refusal(what: str, hold: Hold) -> OnHold:
-    """Return why something cannot be removed."""
+    """Return the error for the removal of data on hold."""
     return OnHold(
         f"{what} is on hold since {hold.at[:10]}, and was not removed. Reason: {hold.reason}. Ask {hold.by}, who "
         "placed the hold (`keel hold` lists all holds)"

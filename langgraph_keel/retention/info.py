@@ -1,4 +1,4 @@
-"""What a store is and holds, in numbers: `keel info`."""
+"""Properties and counts of a store: `keel info`."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from langgraph_keel.engine.records import Page
 from langgraph_keel.engine.session import Session
 
 THREADS = 500
-"""Threads that are listed at once."""
+"""Threads per request."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """What a backend says of its store."""
+    """Properties of a store, as reported by its backend."""
 
     backend: str  # the scheme of its URLs
     place: str
-    format: int | None  # `None` if it has none yet, or is gone with the process
-    durability: str  # of an acknowledged put, in words
+    format: int | None  # `None` if it has none yet, or does not outlive the process
+    durability: str  # of an acknowledged write, in words
     size: int | None = None  # in bytes, if known
 
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo(StoreFacts):
-    """What a store is and holds."""
+    """Properties and counts of a store."""
 
     threads: int = 0
     checkpoints: int = 0
-    waiting: int = 0  # requests that wait for a person's decision
+    waiting: int = 0  # requests that wait for a decision
 
 
 def count_threads(session: Session) -> Plan[tuple[int, int]]:
-    """Return how many threads there are, and how many checkpoints they hold. One trip for each 500 threads."""
+    """Return the numbers of threads and checkpoints. One trip for each 500 threads."""
     threads, checkpoints, after, page = 0, 0, None, THREADS
     while page == THREADS:
         infos = yield from session.store.read_threads(Page(after, THREADS))

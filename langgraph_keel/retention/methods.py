@@ -1,4 +1,4 @@
-"""`saver.retention`, and the upkeep methods of savers themselves: prune, and check what is stored."""
+"""`saver.retention`, and the methods of savers that prune and check a store."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from langgraph_keel.retention.reclaim import Reclaimed
 
 Progress: TypeAlias = Callable[[int, int | None], object]
-"""Is called with how many threads are done, and of how many if that is known."""
+"""Is called with the number of finished threads, and the total if it is known."""
 
 
 class RetentionSaver(EngineSaver):
-    """A saver that can be pruned and checked. Backends override what they know better of their stores."""
+    """A saver that can be pruned and checked."""
 
     def _prune(
         self,
@@ -47,30 +47,30 @@ class RetentionSaver(EngineSaver):
     ) -> Plan[PruneReport]:
         """Remove old checkpoints; safe while runs write.
 
-        It may be cut off anywhere: every thread is valid at each moment, and the next prune does what is left. Of long
-        threads, entries go 1,000 at a time.
+        It may be interrupted at any time: every thread stays valid, and the next prune finishes the work. In long
+        threads, it removes 1,000 entries at a time.
 
         Args:
-            thread_ids: The threads; of unknown ones the report says that there is no such thread.
-            strategy: `"keep_latest"` keeps the latest checkpoint of every namespace (but not of subgraph calls that
-                are over), those with a label, tool calls that may still be asked for, and the records of the calls of
-                models that led there; branches go too. `"delete"` removes the threads. A `Retention` says what else
-                stays; `threads`, `idle` and `ttl` are for `sweep`.
-            dry_run: Remove nothing; read what would go, and say how much it is.
-            on_progress: Called after each thread, with how many are done, and of how many.
-            by: Who does it, as your program has authenticated them: then the audit trail records each thread that was
-                changed, which takes four trips more.
+            thread_ids: The threads. The report marks unknown ones ("no such thread").
+            strategy: `"keep_latest"` keeps the latest checkpoint of every namespace (except of finished subgraph
+                calls), checkpoints with a label, tool calls that may be needed again, and the records of the model
+                calls that led there; it removes branches. `"delete"` removes the threads. A `Retention` keeps more;
+                its `threads`, `idle` and `ttl` are for `sweep`.
+            dry_run: Whether to remove nothing, and only report the planned removals, with their size.
+            on_progress: Called after each thread, with the number of finished threads and the total.
+            by: The user who prunes, as authenticated by your program. The audit trail then records each changed thread,
+                which takes four more trips.
 
         Returns:
-            What went, thread by thread; bytes only of a dry run.
+            The removed checkpoints, by thread; bytes only for a dry run.
 
         Raises:
-            InvalidInput: There is no such strategy, it is for `sweep`, it does not say what stays (`last=1` keeps the
-                latest), or `thread_ids` is one string or a config.
-            InvalidConfig: One of the ids is unusable.
-            OnHold: One of the threads belongs to a person on hold. Nothing was removed.
-            CorruptStore: A thread cannot be read; those before it are pruned.
-            StoreError: The store fails (it is busy, cannot be reached, may only be read); those before it are pruned.
+            InvalidInput: If the strategy does not exist, is for `sweep`, or has no rule (`last=1` keeps the latest), or
+                `thread_ids` is one string or a config.
+            InvalidConfig: If an id is unusable.
+            OnHold: If a thread belongs to a person on hold. Nothing was removed.
+            CorruptStore: If a thread cannot be read. The threads before it are pruned.
+            StoreError: If the store fails (busy, unreachable, read-only). The threads before it are pruned.
         """
         from langgraph_keel.retention.owners import check_threads
         from langgraph_keel.retention.prune import PruneReport, Pruning, check_request, prune, record_prune
@@ -88,24 +88,26 @@ class RetentionSaver(EngineSaver):
             tell(len(done), len(names))
         return PruneReport(threads=tuple(done), dry_run=dry_run)
 
-    prune, aprune = faces(_prune)  # type: ignore[assignment]  # LangGraph asks for no report
+    prune, aprune = faces(_prune)  # type: ignore[assignment]  # LangGraph's method returns no report
 
     def _check_all(self, on_progress: Progress | None = None) -> Pages[Finding]:
-        """Read all that is stored, and yield what is not as Keel wrote it. Changes nothing; others may go on writing.
+        """Read the whole store and yield damage.
 
-        Every header, row, write and record is read and decoded, with its checksum; each checkpoint must find all that
-        it shows, the list of threads must agree with the checkpoints, and the audit trail with itself. And what the
-        backend can say: of SQLite `PRAGMA integrity_check`, of files every line of each log, leftovers and conflicts of
-        git, of PostgreSQL and Redis threads that no list names. Values of classes that this process does not know are
-        checked by their checksums alone. Some twenty round trips for each thread, and more for long ones.
+        This changes nothing, and other processes may write concurrently.
+
+        Reads and decodes every header, row, write and record, and verifies its checksum. Each checkpoint must find all
+        its values, the list of threads must agree with the checkpoints, and the audit trail is verified. The backend
+        adds checks: SQLite `PRAGMA integrity_check`, files every line of each log, leftovers and git conflicts,
+        PostgreSQL and Redis threads that no list names. For values of classes that this process cannot import, only
+        checksums are verified. Some twenty round trips for each thread, and more for long ones.
 
         Args:
-            on_progress: Called with how many threads were looked at, and `None`: nobody knows how many there are.
+            on_progress: Called with the number of checked threads, and `None`, because the total is unknown.
 
         Raises:
-            NotFound: There is no store.
-            NewerFormat: A newer Keel wrote here.
-            StoreError: The store fails.
+            NotFound: If there is no store.
+            NewerFormat: If a newer Keel wrote the store.
+            StoreError: If the store fails.
         """
         from langgraph_keel.retention.check import StoreCheck
 
@@ -114,40 +116,40 @@ class RetentionSaver(EngineSaver):
     check, acheck = iterator_faces(_check_all, "check")
 
     def _facts(self) -> StoreFacts:
-        """Return what the store is; backends override it."""
+        """Return the properties of the store. Backends override it."""
         from langgraph_keel.retention.info import StoreFacts
 
         return StoreFacts(type(self).__name__, "", None, "unknown")
 
     def _index_advice(self, thread_id: str) -> str:
-        """Return how the index of threads is repaired for a thread; backends override it."""
-        return "put a checkpoint to it, and it is listed right again"
+        """Return how to repair a thread's entry in an index; backends override it."""
+        return "the next checkpoint stored in this thread corrects the index"
 
     def _check(self) -> Iterable[Finding]:
-        """Return what is wrong that only this backend can see; backends override it."""
+        """Return findings that only this backend can detect. Backends override it."""
         return ()
 
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
-        """Give back the space of what was deleted; backends override it, and the next three."""
+        """Return the space of deleted data; backends override this and the next three."""
         from langgraph_keel.retention.reclaim import Reclaimed
 
-        return Reclaimed(None, None, "this store has given the space back already")
+        return Reclaimed(None, None, "this store returns space immediately")
 
     async def _areclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
         """As `_reclaim`, asynchronously."""
         return await to_thread(self._reclaim, full=full, scrub=scrub)
 
     def _weight(self) -> int | None:
-        """Return how many bytes the store takes, where deleting gives space back at once, before `_reclaim`."""
+        """Return the size of the store, if deleting returns space before `_reclaim` runs."""
         return None
 
     def _elsewhere(self) -> Sequence[str]:
-        """Return where else this store's data may be, out of reach of an erasure: a sentence each."""
+        """Return a sentence for each place of data that an erasure cannot reach."""
         return ()
 
 
 class RetentionMethods(Component):
-    """`saver.retention`: policies for all threads, and erasure of the data of a person."""
+    """`saver.retention`: policies for all threads, and erasure of a person's data."""
 
     _saver: RetentionSaver
 
@@ -159,19 +161,19 @@ class RetentionMethods(Component):
         self._kept = kept  # a sentence for each place that no erasure reaches
 
     def _set_policy(self, *policies: Retention | Sequence[Retention]) -> Plan[None]:
-        """Store what `sweep` is to keep of the threads, instead of what was stored; without policies, of nothing.
+        """Replace the stored policies of `sweep`. Without arguments, no policy is stored.
 
-        It is there for all processes, as durable as a put, when this returns; whoever does so last, wins. Two trips.
-        Nothing is removed by it: the next `sweep` does that, or a saver with `keep_last` in what it puts.
+        The policies apply to all processes, and are as durable as a checkpoint; the last call wins. Two trips. This
+        removes no data: the next `sweep` does, or a saver with `keep_last` in the threads that it writes to.
 
         Args:
-            *policies: For each thread the first one whose `threads` fits its id counts; where none does, all stays.
-                One list of them does as well.
+            *policies: The policies, or one list of them. Each thread follows the first policy whose `threads` matches
+                its id; threads without one are not changed.
 
         Raises:
-            InvalidInput: One of them is no `Retention`, does not say what stays, or could never count, for an earlier
-                one fits all that it fits.
-            StoreError: The store fails (it is busy, cannot be reached, may only be read).
+            InvalidInput: If a policy is not a `Retention`, has no rule, or can never apply, because an earlier one
+                matches all its threads.
+            StoreError: If the store fails (busy, unreachable, read-only).
         """
         from langgraph_keel.retention.sweep import check_policies, store_policies
 
@@ -181,11 +183,11 @@ class RetentionMethods(Component):
     set_policy, aset_policy = faces(_set_policy)
 
     def _policies(self) -> Plan[tuple[Retention, ...]]:
-        """Return the policies that are stored. One trip.
+        """Return the stored policies. One trip.
 
         Raises:
-            CorruptStore: They do not decode: `set_policy` replaces them.
-            StoreError: The store fails.
+            CorruptStore: If they do not decode. `set_policy` replaces them.
+            StoreError: If the store fails.
         """
         from langgraph_keel.retention.sweep import read_policies
 
@@ -202,34 +204,34 @@ class RetentionMethods(Component):
         remind_after: float | None = None,
         on_progress: Progress | None = None,
     ) -> Plan[SweepReport]:
-        """Look after all threads: prune and delete as the policies say, and say of requests that they have expired.
+        """Apply the policies to all threads: prune, delete, and close expired requests.
 
-        Any process may do it at any time, say every hour, several at once too; what is cut off is done by the next one.
-        A thread in which something is put in the very moment in which its time is over is deleted with it. A copy or a
-        fork is as old as what was put to it last, or as long as it is there: not as old as what it was made of.
+        Any process may sweep at any time, for example every hour, and several may sweep concurrently. The next sweep
+        finishes an interrupted one. A write at the very moment of a thread's expiry is deleted with the thread. The age
+        of a copy or fork counts from its last write or from its creation, not from its source's writes.
 
         Args:
-            policies: The policies; `None` is those that are stored (`set_policy`).
-            dry_run: Change nothing; say what would go, and how much it is.
-            limit: Most threads to prune or delete.
-            remind_after: As for `saver.approvals.sweep`, which this does first.
-            on_progress: Called after each thread with how many were looked at, and `None`: nobody knows how many
-                there are.
+            policies: The policies; default: the stored ones (`set_policy`).
+            dry_run: Whether to change nothing, and only report the planned removals, with their size.
+            limit: Maximum number of threads to prune or delete.
+            remind_after: As for `saver.approvals.sweep`, which is called first.
+            on_progress: Called after each thread with the number of checked threads, and `None`, because the total is
+                unknown.
 
         Returns:
-            What went, by thread. A thread that cannot be read, or that belongs to a person on hold, is in `failed`, and
-            stays as it is.
+            The removed data, by thread. Threads that are unreadable or belong to a person on hold are in `failed`, and
+            are not changed.
 
         Raises:
-            InvalidInput: Something else than policies is given, one of them does not say what stays or could never
-                count, or `limit` is negative. Nothing was changed.
-            CorruptStore: The stored policies do not decode; requests for approval were looked after.
-            StoreError: The store fails (it is busy, cannot be reached, may only be read).
+            InvalidInput: If `policies` are not policies, one has no rule or can never apply, or `limit` is negative.
+                Nothing was changed.
+            CorruptStore: If the stored policies do not decode. Expired requests were closed.
+            StoreError: If the store fails (busy, unreachable, read-only).
         """
         from langgraph_keel.retention.prune import Pruning
         from langgraph_keel.retention.sweep import Sweep, check_policies
 
-        # All is checked before anything is written.
+        # Validate everything before the first write.
         given, limit = None if policies is None else check_policies(policies), checked_limit(limit)
         tell = on_progress or ignore_progress
         reminders: list[Any] = []
@@ -256,44 +258,44 @@ class RetentionMethods(Component):
         on_progress: Progress | None = None,
         by: str | None = None,
     ) -> Plan[Receipt]:
-        """Delete all that is stored of a person: every thread whose checkpoints name nobody else, and all it holds.
+        """Erase a person's data: every thread whose checkpoints name only this person.
 
-        With a thread go its checkpoints, writes, archive, tool calls and what it shared of them, requests for approval,
-        labels, records of model calls and claims; copies and forks name the same person, and go, too. The audit trail
-        keeps its chain without their contents, and says that somebody was erased, by counts and a hash.
+        This deletes the threads' checkpoints, writes, archive, tool calls and their shared records, requests for
+        approval, labels, records of model calls and claims. Copies and forks name the same person, so they are deleted
+        too. The audit trail keeps its chain without the contents, and records the erasure with counts and a hash.
 
-        Whose a thread is, its checkpoints say; of those that a prune has removed, a note beside it. All threads are
-        looked at, twice. Stop the person's runs first: one that goes on meanwhile puts its thread back, which is found
-        and deleted again, up to five times. If it breaks off, erase again: that finishes it. What a step stores that
-        ends later yet has no checkpoint, so nothing says whose it is: the next receipt counts it (`receipt.strays`),
-        and `reclaim_space(strays=True)` removes it.
+        The owners of a thread are named in its checkpoints, and in a note for pruned ones. All threads are read, twice.
+        Stop the person's runs first: a run that continues writes its thread again, which is found and deleted again, up
+        to five times. To finish an interrupted erasure, erase again. If a step ends even later, its writes have no
+        checkpoint and no owner: the next receipt counts them (`receipt.strays`), and `reclaim_space(strays=True)`
+        removes them.
 
         Args:
-            user_id: Who, as `configurable["user_id"]` has named them: text, a number or a UUID; or `owner=`, which is
-                asked only where that says nothing.
-            what: `"threads"`; `"data"` for the person's items in `saver.store()` (see `KeelStore.put`), which leaves
-                each checkpoint as it is; `"all"` for both.
-            dry_run: Only say what would go; nothing is written.
-            shared: What becomes of threads that name others as well: they are left alone and reported, or deleted.
-            node_cache: `KeelCache` does not know whose its results are: it is emptied, if the person has any thread,
-                or left alone and reported.
-            reclaim: Whether to see to it that no byte of it is left in what the store has freed, which for SQLite is
-                a `VACUUM`: nobody writes meanwhile. PostgreSQL keeps dead rows up to a `VACUUM FULL`, which locks its
-                tables and is done for `"full"` only.
-            on_progress: Called with how many threads were looked at (`None` in all), then how many of how many deleted.
-            by: Who does it, for the audit trail, as your program has authenticated them. If it is the person
-                themselves, the trail has the hash of their id.
+            user_id: The person, as in `configurable["user_id"]`: a string, a number or a UUID; or as returned by
+                `owner=`, which is called only without such an entry.
+            what: `"threads"`; `"data"` for the person's items in `saver.store()` (see `KeelStore.put`), which changes
+                no checkpoint; `"all"` for both.
+            dry_run: Whether to write nothing, and only report the planned erasure.
+            shared: Whether threads that also name other people are left alone and reported, or deleted.
+            node_cache: The results in `KeelCache` have no owner: it is emptied if the person has any thread, or left
+                alone and reported.
+            reclaim: Whether to remove the bytes from the store's free space. On SQLite this is a `VACUUM`, which blocks
+                writers. PostgreSQL keeps dead rows until a `VACUUM FULL`, which locks its tables and runs only with
+                `"full"`.
+            on_progress: Called with the number of read threads (and `None`), then of deleted threads and their total.
+            by: The user who erases, for the audit trail, as authenticated by your program. If it is the person, the
+                trail contains the hash of their id.
 
         Returns:
-            What went, and what did not: `receipt.complete` says whether Keel knows of anything in this store that is
-            left of the person, or may be; with `dry_run`, whether it would. What failed for one thread does not stop
-            the others.
+            The erased and the remaining data. `receipt.complete` is false if Keel knows that data of the person is or
+            may be left in this store; with `dry_run`, that it would be. A failure for one thread does not stop the
+            others.
 
         Raises:
-            InvalidInput: An argument cannot be meant.
-            OnHold: The person is on hold (`hold`). Nothing was deleted.
-            ReadOnlyStore: This saver only reads, and it is no `dry_run`.
-            StoreError: The store cannot be asked; what was deleted by then is, and the next erasure goes on.
+            InvalidInput: If an argument is invalid.
+            OnHold: If the person is on hold (`hold`). Nothing was deleted.
+            ReadOnlyStore: If this saver is read-only, without `dry_run`.
+            StoreError: If the store fails. Earlier deletions remain, and the next erasure continues.
         """
         from langgraph_keel.retention.erase import check_order
 
@@ -319,25 +321,25 @@ class RetentionMethods(Component):
         try:
             yield from record_receipt(session, receipt, order.actor)
         except KeelError as error:
-            return replace(receipt, problems=(*receipt.problems, f"the audit trail does not say it: {error}"))
+            return replace(receipt, problems=(*receipt.problems, f"the erasure is not in the audit trail: {error}"))
         return receipt
 
     def _hold(self, user_id: str | int | UUID, *, reason: str, by: str) -> Plan[Hold]:
-        """Put a person on hold: nothing of theirs is removed until `release` (GDPR, article 17).
+        """Protect a person's data from removal until `release` (GDPR, article 17).
 
-        `erase`, `prune`, `delete_thread`, `delete_for_runs` and `tenants.delete` then raise `OnHold`. Sweeps leave the
-        person's threads and items. It stops neither a removal that has begun, nor the `ttl` of a `RedisSaver`, nor
-        programs that replace or delete items. A hold may be repeated. Five trips.
+        `erase`, `prune`, `delete_thread`, `delete_for_runs` and `tenants.delete` then raise `OnHold`. Sweeps skip the
+        person's threads and items. A hold does not stop a removal that already started, the `ttl` of a `RedisSaver`, or
+        programs that replace or delete items. Placing the same hold again is harmless. Five trips.
 
         Args:
             user_id: The person, as for `erase`.
-            reason: Why. A person may have several holds, with a reason each. The audit trail keeps it for ever, so name
-                a case and not the person.
-            by: Who places the hold, as your program has authenticated them.
+            reason: The reason. A person may have several holds, each with a reason. The audit trail keeps it forever,
+                so name a case, not the person.
+            by: The user who places the hold, as authenticated by your program.
 
         Raises:
-            InvalidInput: An argument is empty, or cannot be used.
-            StoreError: The store fails (it is busy, cannot be reached, may only be read).
+            InvalidInput: If an argument is empty or unusable.
+            StoreError: If the store fails (busy, unreachable, read-only).
         """
         from langgraph_keel.retention.erase import check_user
         from langgraph_keel.retention.holds import Hold, place_hold
@@ -349,12 +351,12 @@ class RetentionMethods(Component):
     hold, ahold = faces(_hold)
 
     def _release(self, user_id: str | int | UUID, *, by: str, reason: str | None = None) -> Plan[Sequence[Hold]]:
-        """End the holds on a person, or only the one with this reason; return them. Six trips for each.
+        """End and return the holds on a person, or the one with a reason. Six trips each.
 
         Raises:
-            InvalidInput: An argument is empty, or cannot be used.
-            NotFound: There is no such hold.
-            StoreError: The store fails (it is busy, cannot be reached, may only be read).
+            InvalidInput: If an argument is empty or unusable.
+            NotFound: If there is no such hold.
+            StoreError: If the store fails (busy, unreachable, read-only).
         """
         from langgraph_keel.retention.erase import check_user
         from langgraph_keel.retention.holds import release_holds
@@ -365,7 +367,7 @@ class RetentionMethods(Component):
     release, arelease = faces(_release)
 
     def _holds(self) -> Plan[Sequence[Hold]]:
-        """Return all holds, the oldest first. One trip for each 500."""
+        """Return all holds, oldest first. One trip for each 500."""
         from langgraph_keel.retention.holds import list_holds
 
         return list_holds(self.engine.session)
@@ -375,34 +377,34 @@ class RetentionMethods(Component):
     def _reclaim_space(
         self, *, full: bool = False, strays: bool = False, on_progress: Progress | None = None
     ) -> Plan[Reclaimed]:
-        """Give back the space of what was deleted.
+        """Return the space of deleted data.
 
-        * SQLite: the write-ahead log is cut. If at least half of the file is free, or with `full`, the file is written
-          anew (`VACUUM`): nobody writes meanwhile, and it takes as much space again for that time.
-        * Files: what interrupted writes have left goes. Logs are compacted by each prune, and with `full` all are.
-        * PostgreSQL: `VACUUM (ANALYZE)` of Keel's tables: their space is used again. With `full`, `VACUUM FULL`: the
-          system gets it back, and nobody reads or writes them meanwhile.
-        * Redis and memory have given it back already.
+        * SQLite: truncates the write-ahead log. If at least half of the file is free, or with `full`, rewrites the file
+          (`VACUUM`), which blocks writers and temporarily doubles the space.
+        * Files: removes leftovers of interrupted writes. Every prune compacts logs; `full` compacts all of them.
+        * PostgreSQL: `VACUUM (ANALYZE)` of Keel's tables, which makes their space reusable. With `full`, `VACUUM FULL`,
+          which returns it to the system and blocks readers and writers.
+        * Redis and memory return space immediately.
 
-        With `full`, rows that no checkpoint shows are deleted first, which a prune that broke off leaves.
+        With `full`, it first deletes rows that no checkpoint references, as left by an interrupted prune.
 
-        With `strays`, so are whole threads that hold something (an archive, calls of tools, writes) but have no
-        checkpoint, as a step leaves them that ended after its thread was deleted. Not while the first run of a thread
-        goes on with `durability="exit"`, which stores its checkpoint at its end, and not where only the calls of tools,
-        or the archive, are stored of threads whose checkpoints are elsewhere.
+        With `strays`, it also deletes threads that have records (an archive, tool calls, writes) but no checkpoint, as
+        left by a step that ended after its thread was deleted. Do not use `strays` while the first run of a thread is
+        running with `durability="exit"`, which stores its checkpoint at its end; nor if the store contains only the
+        tool calls or the archive of threads whose checkpoints are elsewhere.
 
         Args:
-            full: Whether to do all that can be done, as above.
-            strays: Whether threads without a checkpoint go, as above.
-            on_progress: Called with how many threads were looked at, with `full`.
+            full: Whether to return all space, as above.
+            strays: Whether to delete threads without a checkpoint, as above.
+            on_progress: With `full`, called with the number of checked threads.
 
         Returns:
-            The bytes before and after, where they are known, and what was done.
+            The bytes before and after, if known, and a note on the work done.
 
         Raises:
-            InvalidInput: `full` or `strays` is neither `True` nor `False`.
-            StoreBusy: Others used the store for longer than the timeout.
-            AccessDenied: This user may not do it, or the connection given does not allow it.
+            InvalidInput: If `full` or `strays` is not a bool.
+            StoreBusy: If other processes used the store for longer than the timeout.
+            AccessDenied: If the user has no permission, or the given connection does not allow it.
         """
         from langgraph_keel.retention.reclaim import sweep_all
 
@@ -422,7 +424,10 @@ def delete_and_scrub(
     dry_run: bool,
     reclaim: bool | Literal["full"],
 ) -> Plan[Any]:
-    """Delete, and clean the space that the store has freed, if asked for. Errors are problems of the receipt."""
+    """Delete, and clean the freed space if requested.
+
+    Errors of the cleaning become problems of the receipt.
+    """
     before = (yield Call(saver._weight)) if reclaim and not dry_run else None
     objects = saver.stack.objects
     receipt: Any = yield from delete([*(yield Call(saver._elsewhere)), *(objects.exempt if objects else ())])
@@ -432,9 +437,9 @@ def delete_and_scrub(
         reclaimed = yield from _reclaiming(saver, full=reclaim == "full", scrub=True)
         return replace(receipt, reclaimed=_compare_with(before, reclaimed))
     except KeelError as error:
-        # The threads are gone by now, and the receipt must say so.
+        # The threads are already deleted, and the receipt must show that.
         problem = (
-            "the space of what was deleted is not cleaned yet: saver.retention.reclaim_space(full=True) does that. "
+            "the space of deleted data is not cleaned yet. Call saver.retention.reclaim_space(full=True). Reason: "
             f"{error}"
         )
         return replace(receipt, problems=(*receipt.problems, problem))
@@ -451,17 +456,17 @@ def _reclaiming(saver: RetentionSaver, *, full: bool, scrub: bool) -> Plan[Recla
 
 
 def _compare_with(before: int | None, reclaimed: Reclaimed, also: str = "") -> Reclaimed:
-    """Return what was given back since the store took so many bytes; `also` says what else was done."""
+    """Return a result with the earlier size of the store, and `also` before its note."""
     note = f"{also}; {reclaimed.note}" if also else reclaimed.note
     return replace(reclaimed, before=reclaimed.before if before is None else before, note=note)
 
 
 def check_flags(**options: object) -> None:
-    """See that options are `True` or `False`."""
+    """Check that options are `True` or `False`."""
     for name, value in options.items():
         if type(value) is not bool:
             raise InvalidInput(f"{name} must be True or False, not {value!r:.100}")
 
 
 def ignore_progress(done: int, total: int | None) -> None:
-    """Tell nobody how far it is."""
+    """Ignore progress."""

@@ -1,4 +1,4 @@
-"""The owner of a thread: in each checkpoint, and in cells of the thread where its checkpoints cannot tell."""
+"""The owners of threads: in checkpoints, and in cells for pruned checkpoints."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from langgraph_keel.retention.holds import HOLDS, Hold, read_holds, refusal
 
 AT, SEEN = "at", "seen"
 ENTRIES = 500
-"""Headers that are read at once."""
+"""Headers per request."""
 
 _REMEMBERED = 10_000
-"""So many owners are remembered, for the runs that go on with somebody's thread and name nobody."""
+"""Number of remembered owners, for runs without a `user_id` that continue a thread."""
 
 
 def _pack_text(text: str) -> list[str]:
@@ -36,47 +36,47 @@ def _pack_text(text: str) -> list[str]:
 def _unpack_text(parts: Sequence[Any]) -> str:
     (text,) = parts
     if not isinstance(text, str):
-        raise TypeError(f"{text!r:.60} stands where a text should")
+        raise TypeError(f"{text!r:.60} is not a text")
     return text
 
 
-COPY_TIMES = CellTable("made", "the note beside it of when it was made", _pack_text, _unpack_text)
-"""When a thread was made as a copy or a fork, as ISO text, under the key `AT`. Under `SEEN`, when a sweep first saw
-what was put last to it, where that has a time which is still to come; the token names that entry."""
-OWNERS = CellTable("owners", "a note beside it of an owner", _pack_text, _unpack_text)
-"""The owners that only removed checkpoints named, each under the hash of its id."""
+COPY_TIMES = CellTable("made", "the note of its creation time", _pack_text, _unpack_text)
+"""The ISO time when a thread was created as a copy or fork, under the key `AT`. Under `SEEN`, if the last entry has a
+time in the future, the time when a sweep first saw it; the token names that entry."""
+OWNERS = CellTable("owners", "the note of an owner", _pack_text, _unpack_text)
+"""The owners named only by removed checkpoints, each under the hash of its id."""
 
 _pack = KeelSerializer().pack
 _USER = _pack(USER)
 _FOREIGN = array_header(3) + _pack(2)
-"""What an item begins with that another serializer has written."""
+"""The first bytes of an item that another serializer wrote."""
 
 
 class OwnerHook(Hook):
-    """Writes into each checkpoint whose it is, and keeps that through copies and prunes."""
+    """Writes the owner into checkpoints, and preserves it in copies and prunes."""
 
     hears_replays = True
     tables = (COPY_TIMES, OWNERS)
     shared_tables = (HOLDS,)
 
     def __init__(self) -> None:
-        # By thread and namespace: the last checkpoint known of it, and whom that names. Any thread may change it: a
-        # single operation on a dict is atomic, and what is lost in between is found by the next read.
+        # By thread and namespace: the last known checkpoint and its owner. Any Python thread may change it: single dict
+        # operations are atomic, and the next read restores a lost entry.
         self._last: dict[tuple[str, str], tuple[str | None, str]] = {}
 
     def read(self, session: Session, reading: Reading) -> None:
-        """Remember whom a checkpoint names."""
+        """Remember a checkpoint's owner."""
         if reading.result is not None:
             checkpoint_id = reading.result.config["configurable"]["checkpoint_id"]
             self._remember(reading.address, checkpoint_id, owner_in(reading.result.metadata))
 
     def draft_put(self, session: Session, put: Put) -> None:
-        """Name the owner, if the config of the run does not."""
+        """Add the owner, if the config of the run has none."""
         owner = owner_in(put.header.metadata)
         if owner:
             owner_of(put.config)
         else:
-            # A run that names nobody goes on with a thread of somebody's, of which a prune may leave this alone.
+            # A run without a `user_id` inherits the owner of its thread: a prune may keep only this checkpoint.
             owner = owner_of(put.config, session.owner) or self._recall(put.parent)
             if owner:
                 put.header.metadata[USER] = owner
@@ -84,15 +84,15 @@ class OwnerHook(Hook):
             put.terms.append(f"owner:{owner}")
 
     def after_put(self, session: Session, put: Put) -> None:
-        """Remember whom a checkpoint names."""
+        """Remember a checkpoint's owner."""
         self._remember(put.address, put.address.checkpoint_id, owner_in(put.header.metadata))
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
-        """Note beside a copy or a fork when it was made, and whom its source named: see `note_copy`."""
+        """Note the creation time and the owners of a copy or fork; see `note_copy`."""
         yield from note_copy(session, copy.source, copy.target)
 
     def before_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
-        """Note the owners that only these checkpoints name: see `note_owners`."""
+        """Note the owners named only by these checkpoints: see `note_owners`."""
         yield from note_owners(session, leaving.thread_id, leaving.moments, leaving.kept)
 
     def before_delete(self, session: Session, thread_id: str) -> None:
@@ -101,13 +101,13 @@ class OwnerHook(Hook):
             self._last.pop(key, None)
 
     def describe_thread(self, info: ThreadInfo, header: Header) -> ThreadInfo:
-        """Say whose a thread is."""
+        """Add the owner of a thread."""
         return replace(info, owner=owner_in(header.metadata))
 
     def find_owner(self, session: Session, config: Mapping[str, Any]) -> str:
-        """Return the owner of a run, given the config of one of its tasks; empty if it has none that is known."""
+        """Return the owner of a run from the config of one of its tasks; empty if unknown."""
         thread_id = str((config.get("configurable") or {}).get("thread_id", ""))
-        ask = session.owner if thread_id else None  # it is a function of configs of runs
+        ask = session.owner if thread_id else None  # it takes configs of runs
         return owner_of(config, ask) or self._last.get((thread_id, ""), ("", ""))[1]
 
     def _recall(self, parent: Address) -> str:
@@ -124,14 +124,17 @@ class OwnerHook(Hook):
 
 
 def note_copy(session: Session, source: str, target: str) -> Plan[None]:
-    """Note beside a copy or a fork when it was made, and whom its source named. Two trips, and one for each owner."""
-    # By the times of its checkpoints alone, which are the source's, it would be as old as that.
+    """Note the creation time and the owners of a copy or fork.
+
+    Two trips, and one for each owner.
+    """
+    # Without it, the times of its checkpoints would make it as old as its source.
     yield from Cells(session, COPY_TIMES, target).swap(AT, None, session.now)
-    yield from Cells(session, OWNERS, source).copy_raw(target)  # a damaged note is reported where it is read
+    yield from Cells(session, OWNERS, source).copy_raw(target)  # a damaged note is reported by its reader
 
 
 def read_copy_time(session: Session, thread_id: str) -> Plan[float | None]:
-    """Return when a thread was made of another one, in milliseconds since 1970; `None` if it was not. One trip."""
+    """Return when a thread was copied or forked, in milliseconds since 1970. One trip."""
     held = yield from Cells(session, COPY_TIMES, thread_id).find(AT)
     return None if held is None else instant(held.record)
 
@@ -139,21 +142,24 @@ def read_copy_time(session: Session, thread_id: str) -> Plan[float | None]:
 def note_owners(
     session: Session, thread_id: str, moments: Sequence[NodeAndHeader], kept: Collection[Stamp]
 ) -> Plan[None]:
-    """Note the owners that no checkpoint will name any more. One trip for each of them."""
+    """Note the owners that no remaining checkpoint names. One trip for each."""
     cells = Cells(session, OWNERS, thread_id)
     for owner in find_lost_owners(moments, kept):
-        # Of one owner it is always the same note, so whoever has written it has done it for all.
+        # The note of an owner is always the same, so one write is enough.
         key = sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()
         yield from cells.swap(key, None, owner, token=key[:32])
 
 
 def read_noted_owners(session: Session, thread_id: str) -> Plan[set[str]]:
-    """Return the owners that only removed checkpoints named. A trip for each 500."""
+    """Return the owners named only by removed checkpoints. A trip for each 500."""
     return {held.record for _, held in (yield from Cells(session, OWNERS, thread_id).every())}
 
 
 def read_thread_owners(session: Session, thread_id: str) -> Plan[tuple[set[str], int]]:
-    """Return the owners of a thread, and how many checkpoints it has. A trip for each 500, and one for notes."""
+    """Return a thread's owners and number of checkpoints.
+
+    A trip for each 500, and one for notes.
+    """
     owners, count, query, size = set[str](), 0, Query(thread_id, limit=ENTRIES), ENTRIES
     while size == ENTRIES:
         entries = yield from session.store.scan(query)
@@ -166,7 +172,10 @@ def read_thread_owners(session: Session, thread_id: str) -> Plan[tuple[set[str],
 
 
 def check_threads(session: Session, thread_ids: Collection[str], holds: Mapping[str, Hold] | None = None) -> Plan[None]:
-    """Raise `OnHold` if one of these threads names a person on hold. One trip; more only if there are holds."""
+    """Raise `OnHold` if a thread names a person on hold.
+
+    One trip; more only if there are holds.
+    """
     holds = (yield from read_holds(session)) if holds is None else holds
     for thread_id in thread_ids if holds else ():
         owners, _ = yield from read_thread_owners(session, thread_id)
@@ -175,7 +184,10 @@ def check_threads(session: Session, thread_ids: Collection[str], holds: Mapping[
 
 
 def find_lost_owners(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) -> list[str]:
-    """Return the owners that only checkpoints name which are not kept, sorted; none if no checkpoint is kept."""
+    """Return the sorted owners named only by removed checkpoints.
+
+    It returns none if no checkpoint is kept.
+    """
     if not kept:
         return []
     seen: dict[bytes, str] = {}
@@ -185,17 +197,17 @@ def find_lost_owners(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) 
             data = _read_frame(node.header)
             is_legible = bool(data) and not data.startswith(_FOREIGN, HEAD + 1)
             if not is_legible or any(packed in data for packed, owner in seen.items() if owner in lost):
-                # Decoded: a channel of the state may hold the same words, and then no owner would be noted.
+                # Decode it: a channel of the state may contain the same bytes, and then no owner would be noted.
                 lost.discard(owner_in(header.metadata))
     return sorted(lost)
 
 
 def _find_owner(moment: NodeAndHeader, seen: dict[bytes, str]) -> str:
-    """Return the owner that a checkpoint names, or perhaps one in a channel of it: then too much is noted."""
+    """Return a checkpoint's owner, or one in a channel: then too many are noted."""
     node, header = moment
     data = _read_frame(node.header)
     if not data.startswith(_FOREIGN, HEAD + 1):
-        times = data.count(_USER)  # of a thousand checkpoints with one owner, one has its metadata decoded
+        times = data.count(_USER)  # only one of a thousand checkpoints with one owner has its metadata decoded
         if not times and data:
             return ""
         known = next((owner for packed, owner in seen.items() if packed in data), None) if times == 1 else None
@@ -208,7 +220,7 @@ def _find_owner(moment: NodeAndHeader, seen: dict[bytes, str]) -> str:
 
 
 def _read_frame(body: bytes) -> bytes:
-    """Return a frame uncompressed; nothing if it is damaged: the error of whoever decodes it says where."""
+    """Return a frame uncompressed; empty if damaged, as its decoder reports that."""
     if body.startswith(RAW):
         return body
     try:

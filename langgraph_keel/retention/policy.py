@@ -1,6 +1,6 @@
-"""A retention policy, and which checkpoints of a thread it keeps. No I/O, no clock.
+"""Retention policies, and the checkpoints that they keep. No I/O, no clock.
 
-A rule keeps what it has kept before: a prune that is repeated, or continues after a crash, chooses the same.
+The rules are stable: a prune that is repeated, or continues after a crash, keeps the same checkpoints.
 """
 
 from __future__ import annotations
@@ -25,41 +25,39 @@ from langgraph_keel.errors import InvalidInput
 Per: TypeAlias = Literal["run", "day"]
 
 LONGEST = 1e10
-"""Seconds: some 300 years."""
+"""Maximum duration, in seconds: some 300 years."""
 
 
 @publish
 @check_own_names
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Retention:
-    """What of a thread stays. A checkpoint of the root graph stays if any of the rules keeps it.
+    """Rules for keeping checkpoints of the root graph; any rule is enough.
 
-    With it stays what it needs to be read and run from as before: what subgraphs have put in its step, what those with
-    a memory remembered there, and the ancestors that delta channels are rebuilt from. The latest checkpoint of every
-    namespace always stays, but not of subgraph calls that are over. Of tool calls, those stay that others may be
-    answered with. With none of `last`, `within`, `per` and
-    `ttl` nothing else does, but for what the rules below them keep; with `ttl` alone, all of the history stays as long
-    as the thread does.
+    Everything that a kept checkpoint needs to be read and resumed is kept too: the checkpoints of subgraphs in its
+    step, the memories of stateful subgraphs at that point, and the ancestors from which delta channels are rebuilt. The
+    latest checkpoint of every namespace is always kept, except of finished subgraph calls; so are tool calls whose
+    results may be needed again. Without `last`, `within`, `per` and `ttl`, only the rules below them keep more. With
+    `ttl` alone, the whole history is kept as long as the thread.
 
     Attributes:
-        last: The newest so many, on the way to the latest.
-        within: Those put since the first that was made less than so many seconds (or a timedelta) ago, or does not say
-            when; branches too.
-        per: The last one of each `"run"`, or put on each `"day"` (UTC). A run ends where an input, an update or another
-            run id begins something new.
-        labelled: Those with a label.
-        branch_points: Those with more than one child, and these children: where ways part.
-        waiting: Those that wait for a person, though the thread has gone on in another way: the ends of branches with a
-            question that has no answer.
-        threads: Which threads: a pattern with `*`, `?` and `[...]`. This and the next two are for `sweep` and
-            `set_policy`; `prune` is told its threads.
-        idle: Only threads in which nothing was put for so many seconds (or a timedelta).
-        ttl: Seconds (or a timedelta) after its last put that a whole thread is deleted, labels or not. Longer than the
-            longest step and the longest wait for a person: a run whose thread has gone meanwhile cannot go on
-            (`CheckpointConflict`).
+        last: Number of newest checkpoints to keep on the path to the latest.
+        within: Seconds or timedelta: keeps checkpoints made within that time or without a time, and all written after
+            the first of these, including branches.
+        per: Keeps the last checkpoint of each `"run"` or each `"day"` (UTC). A run ends where an input, an update or
+            another run id starts something new.
+        labelled: Whether to keep checkpoints with a label.
+        branch_points: Whether to keep checkpoints with several children, and these children.
+        waiting: Whether to keep ends of branches that wait for an answer, although the thread continued elsewhere.
+        threads: Pattern of thread ids, with `*`, `?` and `[...]`. This and the next two are for `sweep` and
+            `set_policy`, not for `prune`.
+        idle: Seconds or timedelta: applies the policy only to threads without a write for that long.
+        ttl: Seconds or timedelta after its last write when a whole thread is deleted, labels or not. It must be longer
+            than the longest step and the longest wait for a person. If the thread expires during a run, the run fails
+            with `CheckpointConflict`.
 
     Raises:
-        InvalidInput: One of them cannot be meant, or there is none of that name.
+        InvalidInput: If a value is invalid, or an option does not exist.
     """
 
     last: int | None = None
@@ -73,7 +71,7 @@ class Retention:
     ttl: float | timedelta | None = None
 
     def __post_init__(self) -> None:
-        """Check, and turn durations into seconds."""
+        """Validate the rules, and convert durations to seconds."""
         if self.last is not None and (type(self.last) is not int or self.last < 1):
             raise InvalidInput(f"last must be a whole number of checkpoints, at least 1, not {self.last!r}")
         if self.per is not None and self.per not in get_args(Per):
@@ -87,11 +85,14 @@ class Retention:
             object.__setattr__(self, name, seconds_of(name, getattr(self, name)))
 
     def fits(self, thread_id: str) -> bool:
-        """Return whether it is for a thread of this id."""
+        """Return whether the policy matches a thread id."""
         return fnmatchcase(thread_id, self.threads)
 
     def covers(self, other: Retention) -> bool:
-        """Return whether it surely fits each thread that another policy fits; of `?` and `[...]` it does not tell."""
+        """Return whether it certainly matches all threads of another policy.
+
+        The answer is `False` for patterns with `?` and `[...]`.
+        """
         if self.threads in ("*", other.threads):
             return True
         is_plain = not set("?[]") & set(self.threads) and "[" not in other.threads
@@ -99,32 +100,32 @@ class Retention:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether none of its rules says what stays: all but the latest would go, which nobody may have meant."""
+        """Whether it has no rule, so that it would keep only the latest checkpoint."""
         return not self.branch_points and all(rule is None for rule in (self.last, self.within, self.per, self.ttl))
 
     @property
     def keeps_all(self) -> bool:
-        """Whether nothing goes as long as the thread stays: it only says how long that is."""
+        """Whether it keeps the whole history, and only limits the life of threads."""
         return self.ttl is not None and self.last is None and self.within is None and self.per is None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data, durations in seconds, without what is as by default."""
+        """Return it as plain data, without defaults; durations in seconds."""
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Retention:
-        """Return the policy that `to_dict` has written.
+        """Return the policy that `to_dict` wrote.
 
         Raises:
-            InvalidInput: It names something that no policy has, or a value makes no sense.
+            InvalidInput: If an option does not exist, or a value is invalid.
         """
         known = {each.name for each in fields(cls)}
         if not isinstance(said, Mapping) or set(said) - known:
-            raise InvalidInput(f"a policy has {', '.join(sorted(known))}; not {said!r:.200}")
+            raise InvalidInput(f"the options of a policy are {', '.join(sorted(known))}; not {said!r:.200}")
         return cls(**said)
 
     def __str__(self) -> str:
-        """Say what stays, in one line."""
+        """Describe the policy in one line."""
         rules = [f"the last {self.last:,}"] if self.last else []
         rules += [f"those of the last {duration_text(self.within)}"] if self.within is not None else []
         rules += [f"the last of each {self.per}"] if self.per else []
@@ -136,7 +137,7 @@ class Retention:
         return f"threads {self.threads!r}{idle}: keeps {', '.join(rules).replace('_', ' ')}{ttl}"
 
     def __repr__(self) -> str:
-        """Return what makes it again, without what is as by default."""
+        """Return the expression that creates it, without defaults."""
         return f"Retention({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
 
     def _repr_html_(self) -> str:
@@ -144,7 +145,7 @@ class Retention:
 
 
 def duration_text(wait: float | timedelta | None) -> str:
-    """Return a duration as the command line takes it: `90s`, `15m`, `12h`, `7d`."""
+    """Return a duration as on the command line: `90s`, `15m`, `12h`, `7d`."""
     value = in_seconds(wait)
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if value and value % size == 0:
@@ -168,7 +169,7 @@ def seconds_of(name: str, given: object) -> float | None:
 
 
 def check_rules(policy: Retention) -> Retention:
-    """Return a policy, if it says what stays."""
+    """Return a policy, after checking that it has a rule."""
     if policy.says_nothing:
         is_about = policy.threads != "*" or policy.idle is not None
         raise InvalidInput(
@@ -179,19 +180,19 @@ def check_rules(policy: Retention) -> Retention:
 
 
 KEEP_LATEST = Retention(waiting=False)
-"""LangGraph's own strategy, by its name: branches go, whatever they wait for. It must stay what LangGraph says."""
+"""LangGraph's own strategy: it removes branches even if they wait for an answer. Keep it as LangGraph defines it."""
 
 DEFAULT = Retention(last=1)
-"""What `keel prune` keeps if it is told nothing: the latest, and what waits for a person."""
+"""The default of `keel prune`: keeps the latest, and branches that wait for a person."""
 
 
 def pack_policies(policies: Sequence[Retention]) -> list[dict[str, Any]]:
-    """Return policies as they are stored."""
+    """Return policies in their stored form."""
     return [policy.to_dict() for policy in policies]
 
 
 def unpack_policies(stored: object) -> tuple[Retention, ...]:
-    """Return policies that were stored."""
+    """Return policies from their stored form."""
     if not isinstance(stored, list):
         raise TypeError("not a list")
     return tuple(Retention.from_dict(each) for each in stored)
@@ -201,7 +202,7 @@ def unpack_policies(stored: object) -> tuple[Retention, ...]:
 
 
 def choose(policy: Retention, moments: Sequence[NodeAndHeader], now: float, named: Collection[Address]) -> set[Stamp]:
-    """Return what the rules keep of a thread, besides its heads and the branches that wait for somebody."""
+    """Return the checkpoints that rules keep, without heads and waiting branches."""
     roots = [moment for moment in moments if not moment[0].address.checkpoint_ns]
     if policy.keeps_all:
         return {node.stamp for node, _ in moments}
@@ -210,7 +211,7 @@ def choose(policy: Retention, moments: Sequence[NodeAndHeader], now: float, name
         kept.update(node.stamp for node in islice(trunk(roots), policy.last))
     if policy.within is not None:
         since = now - 1000 * in_seconds(policy.within)
-        # All that was put after a young one, too: a host whose clock is late is no reason to lose it.
+        # Also keep everything written after a recent one: its host's clock may be behind.
         kept.update(node.stamp for node, _ in dropwhile(lambda each: (made_at(each[1]) or now) < since, roots))
     if policy.per == "run":
         by_id = {node.address.checkpoint_id: (node, header) for node, header in roots}
@@ -224,7 +225,7 @@ def choose(policy: Retention, moments: Sequence[NodeAndHeader], now: float, name
 
 
 def trunk(roots: Sequence[NodeAndHeader]) -> Iterator[Node]:
-    """Yield the way to the latest checkpoint of the root graph, that one first, as far as that is known."""
+    """Yield the known path to the latest root checkpoint, latest first."""
     headers = {node.stamp: header for node, header in roots}
     ancestry = Ancestry(node for node, _ in roots)
     heads = (node for node, _ in roots if node.is_head)
@@ -232,17 +233,17 @@ def trunk(roots: Sequence[NodeAndHeader]) -> Iterator[Node]:
 
 
 def _continues_run(node: Node, header: Header, by_id: Mapping[str | None, NodeAndHeader]) -> bool:
-    """Return whether a checkpoint was made by the run that made its parent: in the very next step of it."""
+    """Return whether a checkpoint is the next step of the run that made its parent."""
     if node.parent not in by_id or header.metadata.get("source") != "loop":
         return False
-    # With `durability="exit"` the input is not stored, but it has taken a step.
+    # With `durability="exit"` the input is not stored, but counts as a step.
     parent, before = by_id[node.parent]
     step, last = step_of(header), step_of(before)
     return node.run_id == parent.run_id and (step is None or last is None or step == last + 1)
 
 
 def _find_partings(roots: Sequence[NodeAndHeader]) -> set[Stamp]:
-    # The children stay too: without them nobody could tell the next time that ways part here.
+    # Keep the children too: without them, the next prune would not recognize the branch point.
     known = {node.address.checkpoint_id for node, _ in roots}
     origins = {node.stamp: origin_of(node.parent, header.metadata, known) for node, header in roots}
     count = Counter(origin for origin in origins.values() if origin)

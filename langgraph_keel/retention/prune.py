@@ -1,4 +1,4 @@
-"""`prune` and `delete_for_runs`: what of a thread survives, the plans that remove the rest, and their reports."""
+"""`prune` and `delete_for_runs`: rules, plans and reports."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ PAGE = 500
 @publish
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadPruned:
-    """What went of one thread, or would go.
+    """Removals from one thread, done or planned.
 
     Attributes:
         thread_id: The thread.
-        removed: How many of its checkpoints, over all namespaces; `None` if the whole thread goes: nobody counts then.
-        kept: How many stay; if none was there, there is no such thread.
-        deleted: Whether the whole thread goes, with all that belongs to it.
-        rows: How many rows of values; `None` if the whole thread goes.
-        bytes: How many bytes come back, of headers, writes and rows as they are stored; `None` unless it was a dry run,
-            which looks. It may be more: what the database needs besides, and in a store of files single values out of
-            what is read as one row, are not counted.
+        removed: Number of removed checkpoints, over all namespaces; `None` (not counted) for a whole thread.
+        kept: Number of kept checkpoints. If `removed` is 0 too, there is no such thread.
+        deleted: Whether the whole thread is deleted, with all its records.
+        rows: Number of removed rows of values; `None` for a whole thread.
+        bytes: Stored size of the removed headers, writes and rows, for dry runs only; otherwise `None`. The freed space
+            may be larger: it excludes the database's overhead, and in a store of files single values out of combined
+            rows.
     """
 
     thread_id: str
@@ -62,11 +62,11 @@ class ThreadPruned:
 
     @property
     def is_changed(self) -> bool:
-        """Whether anything goes."""
+        """Whether anything is removed."""
         return self.deleted or bool(self.removed) or bool(self.rows)
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Describe it in one line."""
         name, is_dry = plain(self.thread_id), self.bytes is not None
         size = f", {count_of(self.bytes, 'byte')}" if self.bytes is not None else ""
         if self.deleted:
@@ -74,7 +74,7 @@ class ThreadPruned:
         count = (self.removed or 0) + self.kept
         if not count:
             return f"{name}: no such thread"
-        rows = f", and {count_of(self.rows, 'row')} that none of them shows" if self.rows and not self.removed else ""
+        rows = f", and {count_of(self.rows, 'unreferenced row')}" if self.rows and not self.removed else ""
         done = "would remove" if is_dry else "removed"
         return f"{name}: {done} {self.removed:,} of {count_of(count, 'checkpoint')}{rows}{size}"
 
@@ -82,11 +82,11 @@ class ThreadPruned:
 @publish
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PruneReport:
-    """What a prune has removed, or would remove.
+    """Removals of a prune, done or planned.
 
     Attributes:
-        threads: Thread by thread, in the order they were given.
-        dry_run: Whether nothing was removed: this is what would go.
+        threads: A report for each thread, in the given order.
+        dry_run: Whether the removals are only planned.
     """
 
     threads: Sequence[ThreadPruned] = ()
@@ -94,22 +94,22 @@ class PruneReport:
 
     @property
     def removed(self) -> int:
-        """Checkpoints, without those of threads that go as a whole."""
+        """Number of removed checkpoints, except those of deleted threads."""
         return sum(each.removed or 0 for each in self.threads)
 
     @property
     def kept(self) -> int:
-        """Checkpoints that stay."""
+        """Number of kept checkpoints."""
         return sum(each.kept for each in self.threads)
 
     @property
     def deleted(self) -> int:
-        """Whole threads."""
+        """Number of deleted threads."""
         return sum(each.deleted for each in self.threads)
 
     @property
     def bytes(self) -> int | None:
-        """Bytes; `None` if they were not counted."""
+        """Number of removed bytes; `None` if not counted."""
         counted = [each.bytes for each in self.threads if each.bytes is not None]
         return sum(counted) if len(counted) == len(self.threads) else None
 
@@ -119,24 +119,24 @@ class PruneReport:
         return {"dry_run": self.dry_run, **totals, "threads": [asdict(each) for each in self.threads]}
 
     def __str__(self) -> str:
-        """Say what went, thread by thread, and in all."""
+        """List the removals by thread, and their total."""
         return "\n".join([*map(str, self.threads), _total(self)])
 
     def __repr__(self) -> str:
-        """As `str`: what a notebook shows of it."""
+        """As `str`, for notebooks."""
         return str(self)
 
 
 @publish
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SweepReport(PruneReport):
-    """What a sweep has done, or would do. `threads` are those of which something goes.
+    """Removals of a sweep, done or planned. `threads` lists only changed threads.
 
     Attributes:
-        looked: How many threads it has looked at.
-        failed: The threads that could not be read, or are on hold, and why; they are as they were.
-        reminders: The requests for approval that a reminder is due for.
-        has_policies: Whether there was any policy to sweep by.
+        looked: Number of checked threads.
+        failed: Threads that could not be read or are on hold, and the reason. They are not changed.
+        reminders: Requests for approval whose reminder is due.
+        has_policies: Whether there was any policy.
     """
 
     looked: int = 0
@@ -149,7 +149,7 @@ class SweepReport(PruneReport):
         return {**PruneReport.to_dict(self), "looked": self.looked, "failed": dict(self.failed)}
 
     def __str__(self) -> str:
-        """Say what went, thread by thread, and in all."""
+        """List the removals by thread, and their total."""
         if not self.has_policies:
             return NO_POLICIES
         failed = [plain(f"{name}: failed: {why}") for name, why in self.failed.items()]
@@ -172,13 +172,13 @@ class Pruning:
 
     policy: Retention | None  # `None` deletes the thread
     now: float  # milliseconds since 1970
-    is_dry: bool = False  # whether only to find out what would go
+    is_dry: bool = False  # whether to report without removing anything
 
 
 def check_request(thread_ids: Iterable[str], strategy: str | Retention) -> tuple[list[str], Retention | None]:
-    """Check the arguments of `prune`; return the threads, and what stays of them (`None` is nothing)."""
+    """Validate arguments of `prune`; return threads and policy (`None`: delete)."""
     if thread_ids is None:
-        raise InvalidInput("prune needs the ids of threads: for all threads of the store use sweep(Retention(...))")
+        raise InvalidInput("prune needs thread ids: for all threads of the store use sweep(Retention(...))")
     if isinstance(thread_ids, str):
         raise InvalidInput(f"pass a list of thread ids, not one string: [{thread_ids!r}]")
     if isinstance(thread_ids, Mapping):
@@ -188,14 +188,17 @@ def check_request(thread_ids: Iterable[str], strategy: str | Retention) -> tuple
     elif not isinstance(strategy, Retention):
         raise InvalidInput(f"unknown prune strategy {strategy!r}: use 'keep_latest', 'delete' or Retention(...)")
     elif (strategy.threads, strategy.idle, strategy.ttl) != ("*", None, None):
-        raise InvalidInput("threads, idle and ttl are for sweep and set_policy: prune is told its threads")
+        raise InvalidInput("threads, idle and ttl are for sweep and set_policy: prune takes thread ids")
     else:
         policy = check_rules(strategy)
     return [thread_id_of(thread_id) for thread_id in thread_ids], policy
 
 
 def prune(session: Session, thread_id: str, task: Pruning) -> Plan[ThreadPruned]:
-    """Prune one thread; see `KeelSaver.prune`. Six trips; two if it is deleted; a dry run reads what would go."""
+    """Prune one thread; see `KeelSaver.prune`.
+
+    Six trips; two for a deletion. A dry run also reads the entries to remove.
+    """
     if task.policy is None and not task.is_dry:
         return (yield from _delete(session, thread_id))
     read, kept, removal = yield from plan_prune(session, thread_id, task)
@@ -210,7 +213,10 @@ def prune(session: Session, thread_id: str, task: Pruning) -> Plan[ThreadPruned]
 
 
 def plan_prune(session: Session, thread_id: str, task: Pruning) -> Plan[tuple[Survey, set[Stamp], Removal]]:
-    """Read a thread, and return it with what of it stays and what goes. Two trips; one more if branches may wait."""
+    """Read a thread; return it with its kept and removed entries.
+
+    Two trips; one more if branches may wait.
+    """
     named: set[Address] = set()
     for hear in session.hooks.keep if task.policy is not None else ():
         named |= set((yield from hear(session, thread_id, task.policy)))
@@ -222,7 +228,7 @@ def plan_prune(session: Session, thread_id: str, task: Pruning) -> Plan[tuple[Su
 
 
 def _delete(session: Session, thread_id: str) -> Plan[ThreadPruned]:
-    """Delete a thread. Where it has no checkpoint, what else is left of it goes: late writes, notes beside it."""
+    """Delete a thread; if it has no checkpoint, delete its remaining writes and notes."""
     found = yield from session.store.scan(Query(thread_id, limit=1))
     yield from delete_thread(session, thread_id)
     if not found:
@@ -231,26 +237,26 @@ def _delete(session: Session, thread_id: str) -> Plan[ThreadPruned]:
 
 
 def record_prune(session: Session, pruned: ThreadPruned, by: str) -> Plan[None]:
-    """Append to the audit trail what was removed of a thread, if anything was."""
+    """Record the removals from a thread in the audit trail, if any."""
     if pruned.deleted:
         yield from append_deletion(session, pruned.thread_id, by)
     elif pruned.is_changed:
         yield from append_act(session, pruned.thread_id, "pruned", by, removed=pruned.removed, kept=pruned.kept)
 
 
-# -- what stays ------------------------------------------------------------------------------------------------
+# -- choosing -------------------------------------------------------------------------------------------------
 
 
 def _choose_kept(
     session: Session, read: Survey, policy: Retention, now: float, named: Collection[Address]
 ) -> Plan[set[Stamp]]:
-    """Return what stays. One trip, if branches may wait for somebody; else none."""
+    """Return the kept checkpoints. One trip if branches may wait for a person."""
     ruled = choose(policy, read.seen, now, named)
     kept = find_open_heads(read.seen) | ruled
     ends = leaves(read.seen, kept) if policy.waiting else []
     if ends:
         ruled |= yield from _find_waiting(session, [node for node, _ in roots_in(ends)])
-    # What a rule keeps, it keeps with all that subgraphs have put in its step; a head as such, with their latest only.
+    # A rule keeps all checkpoints of subgraphs in a step; for a head, only their latest are kept.
     kept |= ruled | find_called_from(
         read.seen, {node.address.checkpoint_id for node, _ in roots_in(read.seen) if node.stamp in ruled}
     )
@@ -258,7 +264,7 @@ def _choose_kept(
 
 
 def _find_waiting(session: Session, nodes: Sequence[Node]) -> Plan[set[Stamp]]:
-    """Return which of these wait for an answer. A trip for each 500."""
+    """Return the nodes that wait for an answer. A trip for each 500."""
     asking: set[Stamp] = set()
     entries = [Entry(node.address, node.parent, node.stamp, node.header, {}, node.run_id) for node in nodes]
     for start in range(0, len(entries), PAGE):
@@ -271,11 +277,11 @@ def _is_waiting(found: Found, codec: Codec) -> bool:
     try:
         return bool(waiting_tasks(pending_writes(found.batches, codec, found.entry.address)))
     except (ValueRefused, CorruptStore):
-        return True  # nobody here can tell, so it stays
+        return True  # not readable here, so it is kept
 
 
 def _find_belongings(read: Survey, kept: Collection[Stamp]) -> set[Stamp]:
-    """Return what checkpoints beside the heads need that stay: memories as of then, and calls that are under way."""
+    """Return memories and running calls that kept checkpoints except heads need."""
     headers = {node.stamp: header for node, header in read.all}
     others = [node for node, _ in roots_in(read.seen) if node.stamp in kept and not node.is_head]
     if not others:
@@ -292,7 +298,7 @@ def _find_belongings(read: Survey, kept: Collection[Stamp]) -> set[Stamp]:
 
 
 def delete_for_runs(session: Session, run_ids: Collection[str]) -> Plan[None]:
-    """Delete the checkpoints of these runs, in every thread; see `KeelSaver.delete_for_runs`."""
+    """Delete the checkpoints of runs, in all threads; see `delete_for_runs`."""
 
     def of_other_runs(moments: Sequence[NodeAndHeader]) -> set[Stamp]:
         return {node.stamp for node, _ in moments if node.run_id not in run_ids}
@@ -305,18 +311,18 @@ def delete_for_runs(session: Session, run_ids: Collection[str]) -> Plan[None]:
         yield from tell(session.hooks.after_runs_removed, session, run_ids, threads)
 
 
-# -- which checkpoints of subgraphs belong to steps that go on, or that a kept one must be read with -------------
+# -- checkpoints of subgraphs that belong to running steps, or to kept checkpoints -------------------------------
 
 
 def find_open_heads(moments: Sequence[NodeAndHeader], others: Collection[str | None] = ()) -> set[Stamp]:
-    """Return the latest checkpoint of every namespace, except those of subgraph calls that are over."""
+    """Return every namespace's latest checkpoint, except of finished subgraph calls."""
     known = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node, _ in moments}
     latest = [(place, node, header) for place, (node, header) in enumerate(moments) if node.is_head]
     heads = {head[1].address.checkpoint_ns: head for head in latest}
     ids = {node.address.checkpoint_id for _, node, _ in heads.values()} | set(others)
 
     def is_over(namespace: str) -> bool:
-        """Return whether a namespace belongs to a subgraph call whose parent step is no longer the latest."""
+        """Return whether a namespace is of a subgraph call in an earlier step."""
         outer, _, call = namespace.rpartition(NS_SEP)
         if not is_task(call.partition(NS_END)[2]):
             return False
@@ -329,16 +335,16 @@ def find_open_heads(moments: Sequence[NodeAndHeader], others: Collection[str | N
         return is_left("", parents.get(""), place)
 
     def is_left(outer: str, parent: Any, place: int) -> bool:
-        """Return whether a graph continued from the checkpoint that a subgraph was called from."""
+        """Return whether a graph continued from the checkpoint that called a subgraph."""
         if parent is None or parent in ids:
             return False
         if (outer, parent) in known:
             return True
         if outer not in heads:
             return False
-        # It is gone, or not stored yet: with `durability="async"` a subgraph's checkpoints overtake that of the step
-        # they belong to. It is yet to come if the subgraph has put since the graph's latest, or if its id is a later
-        # one: ids are made of times, so clocks that differ keep too much rather than too little.
+        # The checkpoint is gone, or not stored yet: with `durability="async"` a subgraph's checkpoints overtake that of
+        # their step. It is still to come if the subgraph wrote after the graph's latest, or if its id is later. Ids are
+        # made of times, so different clocks keep too much rather than too little.
         put_at, node, _ = heads[outer]
         return put_at > place and str(parent) <= str(node.address.checkpoint_id)
 
@@ -346,7 +352,7 @@ def find_open_heads(moments: Sequence[NodeAndHeader], others: Collection[str | N
 
 
 def find_called_from(moments: Sequence[NodeAndHeader], ids: Collection[str | None]) -> set[Stamp]:
-    """Return what subgraphs have put in the steps of these root checkpoints, however deep they are nested."""
+    """Return the checkpoints of all subgraphs in the steps of root checkpoints."""
     inner = [each for each in moments if each[0].address.checkpoint_ns] if ids else []
     return {node.stamp for node, header in inner if _parents(header).get("") in ids}
 

@@ -1,4 +1,4 @@
-"""The receipt of an erasure: what went, and what did not, in words that can be handed on."""
+"""The receipt of an erasure: the erased and the remaining data, in words."""
 
 from __future__ import annotations
 
@@ -16,38 +16,39 @@ from langgraph_keel.retention.erase import Erased
 from langgraph_keel.retention.reclaim import Reclaimed
 
 FEW = 20
-"""Threads that are named where somebody looks first."""
+"""Maximum number of threads that a dry run names."""
 BEYOND = (
-    "Results of tools that all threads share and that no thread of this person wrote.",
-    "Stores of LangGraph's other than saver.store(), and whatever tools, models and tracing have kept elsewhere.",
+    "Shared tool results that were not written by a thread of this person.",
+    "Other LangGraph stores than saver.store(), and data kept elsewhere by tools, models and tracing.",
 )
-"""What no erasure reaches; of interest where something was erased."""
+"""Data that no erasure reaches; listed if something was erased."""
 
 
 @publish
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What an erasure has done. It is returned and not stored; the audit trail keeps counts and the hash.
+    """The result of an erasure.
+
+    It is not stored; the audit trail keeps the counts and the hash.
 
     Attributes:
-        user_hash: SHA-256 of the person's id, in hexadecimal digits. Who has the id can find it again, and who guesses
-            it can, too.
+        user_hash: SHA-256 of the person's id, hexadecimal. It can be verified with the id, or by guessing the id.
         at: ISO time when the erasure ended.
-        threads: The ids of the threads that were deleted; with `dry_run`, of those that would be.
-        checkpoints: How many checkpoints they held.
-        requests: How many requests for approval.
-        cached: How many results of nodes were removed from `KeelCache`, of whoever they were.
-        shared: The ids of the threads that name others as well, and were left alone.
-        failed: Threads that could not be read or deleted, and why.
-        exempt: What was not erased, and what this store cannot reach: a sentence each.
-        reclaimed: What became of the space; `None` if that was not asked for.
+        threads: The ids of the deleted threads; with `dry_run`, of the threads to delete.
+        checkpoints: Number of checkpoints in these threads.
+        requests: Number of requests for approval in these threads.
+        cached: Number of results removed from `KeelCache`, of any person.
+        shared: The ids of threads that also name other people and were left alone.
+        failed: Threads that could not be read or deleted, and the reason.
+        exempt: Data that was not erased or is out of reach: a sentence each.
+        reclaimed: The result of reclaiming space; `None` if that was not requested.
         dry_run: Whether nothing was written.
-        problems: What else went wrong, in words.
-        what: What was to be erased: `"threads"`, `"data"` (the person's items in `saver.store()`) or `"all"`.
-        items: How many items of the person were removed; with `dry_run`, how many would be.
-        items_left: How many items of the person were left, because only threads were to be erased.
-        strays: How many threads hold something and show no checkpoint, so that nobody can tell whose it is: what a step
-            has left that ended after its thread was deleted; or a first run that goes on, before its first checkpoint.
+        problems: Other failures, in words.
+        what: The requested scope: `"threads"`, `"data"` (the person's items in `saver.store()`) or `"all"`.
+        items: Number of the person's removed items; with `dry_run`, of items to remove.
+        items_left: Number of the person's items that were left, because only threads were to be erased.
+        strays: Number of threads with records but no checkpoint, and thus no known owner. They come from a step that
+            ended after its thread was deleted, or from a first run before its first checkpoint.
     """
 
     user_hash: str
@@ -69,19 +70,19 @@ class Receipt:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing of the person can be left in this store that Keel knows of.
+        """Whether, as far as Keel knows, nothing of the person is left in this store.
 
-        It is `False` if a thread could not be read or deleted, if one that names others as well was left alone
-        (`shared`), if something is left of which nobody can tell whose it is (`strays`), if items of the person were
-        left (`items_left`), and if the space was to be cleaned and is not (`problems`). With `dry_run`: whether nothing
-        would be left. It is `True` for somebody whom no thread names: is the id right? With `what="data"`, threads are
-        not looked at, and it says whether no item is left.
+        It is `False` if a thread could not be read or deleted, if a thread that names other people was left alone
+        (`shared`), if records without a known owner exist (`strays`), if items of the person were left (`items_left`),
+        or if the freed space could not be cleaned (`problems`). With `dry_run`: whether nothing would be left. It is
+        also `True` for an id that no thread names, such as a misspelt one. With `what="data"`, threads are not read,
+        and it states whether no item is left.
         """
         return not (self.failed or self.problems or self.shared or self.strays or self.items_left)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data that names no thread, for whoever keeps a record: how many they are, and all else."""
-        # A list of the fields that may be shown: a later field may name a person.
+        """Return it as plain data for records, with counts in place of thread ids."""
+        # An explicit list of fields, because a later field may name a person.
         return {
             "user_hash": self.user_hash,
             "at": self.at,
@@ -103,7 +104,7 @@ class Receipt:
         }
 
     def __str__(self) -> str:
-        """Return it in words, a line each. It names no thread that was deleted; with `dry_run`, the first of them."""
+        """Describe it, line by line; only dry runs name threads, the first ones."""
         return "\n".join(self._lines())
 
     def _repr_html_(self) -> str:
@@ -118,12 +119,12 @@ class Receipt:
         )
         yield f"{done}: {({'threads': threads, 'data': items}).get(self.what, f'{threads}, {items}')}"
         for title, found in (("", self.threads), ("shared: ", self.shared)) if self.dry_run else ():
-            # As Python writes text: what could steer a terminal is spelled out.
+            # As `repr`, which escapes control characters of terminals.
             yield from (f"  {title}{thread_id!r}" for thread_id in found[:FEW])
             if len(found) > FEW:
                 yield f"  {title}and {len(found) - FEW:,} more"
         if self.what == "data":
-            yield "Threads were not looked at" + ("" if self.items or self.problems else ", no item names this person")
+            yield "Threads were not searched" + ("" if self.items or self.problems else ", no item names this person")
         elif not (self.threads or self.shared or self.failed):
             yield "No thread names this person as its owner: is the id right?"
         yield f"User: SHA-256 {self.user_hash}, at {self.at}"
@@ -131,7 +132,7 @@ class Receipt:
         if self.failed:
             yield f"Not done: {count_of(len(self.failed), 'thread')}; see `failed`"
         if self.reclaimed:
-            yield f"Space after that: {self.reclaimed}"
+            yield f"Reclaimed space: {self.reclaimed}"
         yield from (f"Not erased: {sentence}" for sentence in self.exempt)
 
 
@@ -161,7 +162,7 @@ def receipt_of(erased: Erased, at: str, elsewhere: Sequence[str]) -> Receipt:
 
 
 def record_receipt(session: Session, receipt: Receipt, by: str | None) -> Plan[int]:
-    """Append to the audit trail that something was erased: how much, and the hash of the person. Nothing personal."""
+    """Append counts and the person's hash to the audit trail, nothing personal."""
     content = {
         "user": receipt.user_hash,
         "threads": len(receipt.threads),
@@ -170,7 +171,7 @@ def record_receipt(session: Session, receipt: Receipt, by: str | None) -> Plan[i
         **({"items": receipt.items} if receipt.items else {}),
         **({} if by is None else {"by": by}),
     }
-    # Of no thread, so it stays.
+    # Without a thread, so that it stays.
     return (yield from audit.append(session, "", receipt.at, "erased", content))
 
 
@@ -178,30 +179,30 @@ def _list_exempt(erased: Erased) -> Iterator[str]:
     order, owners = erased.order, erased.owners
     if erased.shared and order.shared == "report":
         yield (
-            f"{count_of(len(erased.shared), 'thread')} with checkpoints that name other persons as well, left alone "
-            "(see `shared`): shared='delete' (--shared delete) deletes them, too."
+            f"{count_of(len(erased.shared), 'thread')} with checkpoints that also name other people, left alone "
+            "(see `shared`): shared='delete' (--shared delete) deletes them."
         )
     if erased.items and order.what == "threads":
         yield (
             f"{count_of(erased.items, 'item')} of this person in the store (saver.store()), left alone: what='all' "
-            "(--what all) removes them, too."
+            "(--what all) erases them."
         )
     if erased.strays:
         yield (
-            f"{count_of(erased.strays, 'thread')} with something stored but no checkpoint, so that nobody can tell "
-            "whose: retention.reclaim_space(strays=True) (keel reclaim --strays) removes that."
+            f"{count_of(erased.strays, 'thread')} with something stored but no checkpoint, and so without a known "
+            "owner: retention.reclaim_space(strays=True) (keel reclaim --strays) removes them."
         )
     if owners.unowned:
-        yield f"{count_of(owners.unowned, 'thread')} in which nothing names an owner: whose that is cannot be known."
+        yield f"{count_of(owners.unowned, 'thread')} without an owner, which may belong to anyone."
     if erased.cached and order.node_cache == "report":
         yield (
-            f"{count_of(erased.cached, 'result')} in the cache of nodes (KeelCache), which do not say whose they are: "
+            f"{count_of(erased.cached, 'result')} in the cache of nodes (KeelCache), without owners: "
             "node_cache='clear' removes all of them."
         )
     if owners.named:
         yield (
-            f"{count_of(owners.named, 'request')} for approval in threads of others, and what the audit trail has of "
-            "that: this person is named there as who decides or has decided."
+            f"{count_of(owners.named, 'request')} for approval in threads of others, and their events in the audit "
+            "trail: they name this person as a reviewer."
         )
     if owners.policies:
         yield f"{count_of(owners.policies, 'retention rule')} with this person's id in the pattern of its threads."

@@ -1,4 +1,4 @@
-"""Reclaiming space: removing what a store holds and nobody sees any more, and what a backend has given back."""
+"""Reclaiming space: removes unreferenced records, and reports returned space."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from langgraph_keel.errors import CorruptStore
 from langgraph_keel.retention.erase import Tell, each_stray
 
 THREADS = 200
-"""Threads that are listed at once."""
+"""Threads per request."""
 FEW = 5
-"""Damaged threads that a note names."""
+"""Maximum number of damaged threads in a note."""
 
 
 @publish
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
-    """What `reclaim` has given back.
+    """The space that `reclaim_space` returned.
 
     Attributes:
-        before: Bytes that the store took before; `None` where nobody can say.
-        after: Bytes that it takes now.
-        note: What was done, and what was not.
+        before: Size of the store before, in bytes; `None` if unknown.
+        after: Size of the store after, in bytes; `None` if unknown.
+        note: The work done, and the work that was not possible.
     """
 
     before: int | None
@@ -53,14 +53,14 @@ class Reclaimed:
 
 @dataclass(slots=True)
 class Leftovers:
-    """Things that were removed which no checkpoint showed."""
+    """Counts of removed records that no checkpoint references."""
 
     rows: int = 0
     strays: int = 0  # threads without a checkpoint
-    damaged: list[str] = field(default_factory=list)  # threads that cannot be read, and stay
+    damaged: list[str] = field(default_factory=list)  # unreadable threads, which stay
 
     def __str__(self) -> str:
-        """Return in words what else was done than giving back space; empty if nothing was."""
+        """Describe the removals, for a note; empty if there were none."""
         parts = [f"{count_of(self.strays, 'thread')} without a checkpoint removed"] if self.strays else []
         if self.damaged:
             named = ", ".join(map(repr, self.damaged[:FEW])) + ("" if len(self.damaged) <= FEW else ", ...")
@@ -69,9 +69,9 @@ class Leftovers:
 
 
 def sweep_all(session: Session, tell: Tell, *, rows: bool, strays: bool) -> Plan[Leftovers]:
-    """Delete rows that no checkpoint shows, and threads without any. Two trips for each thread."""
-    # A thread may be about to get its first checkpoint: those go that had none before the others were looked at, and
-    # have none after.
+    """Delete unreferenced rows, and strays. Two trips for each thread."""
+    # A thread may be about to get its first checkpoint, so delete only those that had none both before and after the
+    # other threads were read.
     removed, before, after = Leftovers(), set[str](), list[str]()
     if strays:
         yield from each_stray(session.store, before.add)

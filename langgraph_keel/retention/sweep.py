@@ -33,7 +33,7 @@ _Wait: TypeAlias = float | timedelta | None
 
 
 def check_policies(policies: object) -> tuple[Retention, ...]:
-    """Return policies, as a tuple."""
+    """Validate policies; return them as a tuple."""
     found = (policies,) if isinstance(policies, Retention) else policies
     if not isinstance(found, Sequence) or not all(isinstance(each, Retention) for each in found):
         raise InvalidInput(f"policies must be Retention(...), one or several, not {policies!r:.200}")
@@ -41,8 +41,8 @@ def check_policies(policies: object) -> tuple[Retention, ...]:
         first = next((each for each in found[:place] if each.covers(policy)), None)
         if first is not None:
             raise InvalidInput(
-                f"the policy for {policy.threads!r} would never count: the one for {first.threads!r} comes before it, "
-                "and of those that fit a thread the first one counts. Put it before that one, or leave one of them out"
+                f"the policy for {policy.threads!r} would never count: the one for {first.threads!r} comes first, "
+                "matches all its threads, and so applies instead. Put it before that one, or omit one of them"
             )
     return tuple(found)
 
@@ -54,7 +54,7 @@ def read_policies(session: Session) -> Plan[tuple[Retention, ...]]:
 
 
 def store_policies(session: Session, policies: Sequence[Retention]) -> Plan[None]:
-    """Replace the policies of the store, even if they do not decode; whoever does so last, wins. Two trips."""
+    """Replace the stored policies, even damaged ones. Two trips."""
     cells = Cells(session, POLICIES, None)
     if policies:
         yield from cells.overwrite_raw(_KEY, cells.cell(tuple(policies)))
@@ -63,14 +63,17 @@ def store_policies(session: Session, policies: Sequence[Retention]) -> Plan[None
 
 
 class Sweep:
-    """Applies policies to the threads of a store, the last active first. It may end anywhere, and run concurrently."""
+    """Applies policies to all threads, last active first.
+
+    It may be interrupted, and run concurrently.
+    """
 
     def __init__(
         self, session: Session, policies: Sequence[Retention], task: Pruning, limit: int | None = None
     ) -> None:
         self._session = session
         self._policies = policies
-        self._task = task  # its policy does not count
+        self._task = task  # its policy is ignored
         self._limit = checked_limit(limit)
         self._beginning = self._find_beginning()
         self._after: tuple[str, str] | None = None
@@ -82,7 +85,7 @@ class Sweep:
         self._failed: dict[str, str] = {}
 
     def _find_beginning(self) -> tuple[str, str] | None:
-        """Return where threads begin that have been idle for so long that a policy may have something to do."""
+        """Return the page position of the first thread idle long enough for a policy."""
         waits = [in_seconds(policy.ttl) for policy in self._policies if policy.ttl is not None]
         waits += [in_seconds(policy.idle) for policy in self._policies if not policy.keeps_all]
         if not waits or min(waits) == 0:
@@ -90,7 +93,7 @@ class Sweep:
         return _iso(self._task.now - 1000 * min(waits)), ""
 
     def report(self, reminders: Sequence[object] = ()) -> SweepReport:
-        """Return what was done."""
+        """Return the report."""
         return SweepReport(
             threads=tuple(self._done),
             dry_run=self._task.is_dry,
@@ -101,7 +104,7 @@ class Sweep:
         )
 
     def next(self) -> Plan[bool]:
-        """Look after the next thread; return whether there was one. One on hold, or that cannot be read, stays."""
+        """Process the next thread, unless unreadable or on hold; `False` at the end."""
         if self._limit is not None and len(self._done) >= self._limit:
             return False
         while not self._page and not self._is_last:
@@ -119,7 +122,7 @@ class Sweep:
         return True
 
     def _read(self) -> Plan[None]:
-        """Read a page: first of threads whose times are still to come, then of those that were idle long enough."""
+        """Read a page: threads with times in the future, then those idle long enough."""
         self._holds = yield from read_holds(self._session)
         found = yield from self._session.store.read_threads(Page(self._after, PAGE))
         self._is_last = len(found) < PAGE
@@ -132,7 +135,7 @@ class Sweep:
             self._after = first
 
     def _tells_time(self, at: str) -> bool:
-        """Return whether a time is one, and not still to come: who wrote it had a clock that is ahead of this one."""
+        """Return whether a time is valid and not in the future (clocks may be ahead)."""
         then = instant(at)
         return then is not None and then <= self._task.now
 
@@ -157,9 +160,9 @@ class Sweep:
         return (yield from prune(self._session, info.thread_id, self._task_of(policy)))
 
     def _read_put_time(self, latest: Entry) -> Plan[float]:
-        """Return when the last entry of a thread was put, in milliseconds since 1970."""
-        # If the entry tells no time (see `_tells_time`), it is when a sweep first saw it, which is noted: two trips. So
-        # a host whose clock is a year ahead has no thread live for a year, nor deleted at once.
+        """Return the time of a thread's last write, in milliseconds since 1970."""
+        # Without a valid time (see `_tells_time`), use the noted time when a sweep first saw the entry: two trips. So a
+        # thread from a host whose clock is a year ahead neither lives a year longer nor is deleted immediately.
         at = made_at(unpack_header(latest.header, self._session.codec, latest.address))
         if at is not None and at <= self._task.now:
             return at
@@ -172,14 +175,14 @@ class Sweep:
         return self._task.now
 
     def _finish(self, info: ThreadInfo) -> Plan[ThreadPruned | None]:
-        """Remove what a prune has left that was cut off: all its entries went, so nothing else tells. Two trips."""
+        """Remove rows left by a prune that was interrupted at its end. Two trips."""
         if self._task.is_dry:
             return None
         rows = yield from finish(self._session, info.thread_id)
         return ThreadPruned(thread_id=info.thread_id, kept=info.checkpoints, rows=rows)
 
     def _delete(self, thread_id: str, policy: Retention) -> Plan[ThreadPruned | None]:
-        """Delete a thread, if nothing was put since it was listed; nor, in the moment of it, since it was read here."""
+        """Delete a thread unless it was written to since it was listed or, here, read."""
         latest = yield from self._session.store.scan(Query(thread_id, limit=1))
         if not latest:
             return None
@@ -194,7 +197,7 @@ class Sweep:
         return ThreadPruned(thread_id=thread_id, removed=None, deleted=True, rows=None) if is_gone else None
 
     def _is_new(self, thread_id: str, wait: _Wait) -> Plan[bool]:
-        """Return whether a thread is a copy or a fork that was made not so long ago: its checkpoints are older."""
+        """Return whether a thread is a recent copy or fork of older checkpoints."""
         at = yield from read_copy_time(self._session, thread_id)
         return at is not None and not _is_over(at, wait, self._task.now)
 
@@ -203,7 +206,7 @@ class Sweep:
 
 
 def policy_for(thread_id: str, policies: Sequence[Retention]) -> Retention | None:
-    """Return the policy that counts for a thread: the first one that fits it."""
+    """Return the first policy that matches a thread."""
     return next((each for each in policies if each.fits(thread_id)), None)
 
 
@@ -212,5 +215,5 @@ def _iso(at: float) -> str:
 
 
 def _is_over(at: float | None, wait: _Wait, now: float) -> bool:
-    # Without a wait, nothing is ever over.
+    # Without a wait, nothing ever expires.
     return at is not None and wait is not None and at < now - 1000 * in_seconds(wait)

@@ -1,1 +1,1 @@
-"""Summaries: what takes old messages out of a conversation, keeps them, and puts them back."""
+"""Summaries: removes, archives and restores old messages of a conversation."""

@@ -1,7 +1,7 @@
-"""The channels of a graph, as far as a node that runs in it can see them, and the effect of an update on them.
+"""The channels of a graph as visible to nodes, and the effects of updates.
 
-A state names neither its reducers nor the keys that its schema lacks: an update that they cannot take would be lost.
-LangGraph gives each task a function that reads the channels, and that function holds them.
+A state does not show its reducers, nor keys that its schema lacks, so an unsuitable update would be lost silently.
+LangGraph passes each task a function that reads the channels, and that function refers to them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Channels = Mapping[str, BaseChannel[Any, Any, Any]]
 
 
 def channels_of(config: RunnableConfig, key: str, messages: Sequence[BaseMessage]) -> Channels:
-    """Return the channels of the graph that a node runs in, if these are the messages of its channel `key`."""
+    """Return a node's channels, if these are the messages of channel `key`."""
     for found in getattr(configurable(config).get(CONFIG_KEY_READ), "args", ()):
         if isinstance(found, Mapping) and found and all(isinstance(each, BaseChannel) for each in found.values()):
             channel = found.get(key)
             held = channel.get() if channel is not None and channel.is_available() else None
             is_own = isinstance(held, list) and [_id(each) for each in held] == [message.id for message in messages]
-            return found if is_own else {}  # else they are a function's own, or were sent (`Send`)
+            return found if is_own else {}  # otherwise they come from a function or a `Send`
     return {}
 
 
@@ -47,13 +47,16 @@ def _id(message: object) -> object:
 
 
 def check_messages(messages: Sequence[BaseMessage], key: str) -> None:
-    """Check that there are no `RemoveMessage` objects among them, which only a reducer leaves that ignores them."""
+    """Check for `RemoveMessage` objects, which remain only if a reducer ignores them."""
     if any(isinstance(message, RemoveMessage) for message in messages):
-        raise InvalidInput(f"the state holds RemoveMessage objects under {key!r}: {_wanted(key)}")
+        raise InvalidInput(f"the state contains RemoveMessage objects under {key!r}: {_wanted(key)}")
 
 
 def check_summary_key(channels: Channels, key: str) -> None:
-    """Check that the graph has a channel for the summary: LangGraph silently drops what has none."""
+    """Check that the graph has a channel for the summary.
+
+    LangGraph silently drops unknown keys.
+    """
     if channels and key not in channels:
         raise InvalidInput(
             f"summary_key={key!r}: the graph's state has no such key, so the summary would be lost. Declare it "
@@ -69,23 +72,23 @@ def check_reducer(channels: Channels, key: str, writes: Sequence[BaseMessage], w
     try:
         tried.update([list(writes)])
         left = list(tried.get())
-    except Exception as error:  # whatever a user's reducer raises
-        raise InvalidInput(f"no message can be taken out of {key!r}: {_wanted(key)} ({error})") from error
+    except Exception as error:  # a user's reducer may raise anything
+        raise InvalidInput(f"no message can be removed from {key!r}: {_wanted(key)} ({error})") from error
     if [_id(each) for each in left] != list(wanted) or any(isinstance(each, RemoveMessage) for each in left):
-        raise InvalidInput(f"no message can be taken out of {key!r}, and none was: {_wanted(key)}")
+        raise InvalidInput(f"no message can be removed from {key!r}, and none was: {_wanted(key)}")
 
 
 def _wanted(key: str) -> str:
     return (
-        "its reducer does not follow RemoveMessage. Declare "
+        "its reducer does not support RemoveMessage. Declare "
         f"`{key}: Annotated[list[AnyMessage], add_messages]`, or use MessagesState"
     )
 
 
 def removal(config: RunnableConfig, messages: Sequence[BaseMessage], *, channel: str, by: By, **known: Any) -> Removal:
-    """Describe messages that a node is to remove (`known`: other fields), under an id that is the same in each run."""
+    """Describe messages for removal, under an id that is stable over runs."""
     if not messages:
-        raise InvalidInput("nothing is to be removed: there is nothing to archive")
+        raise InvalidInput("there is nothing to archive: no message is removed")
     given, metadata = configurable(config), config.get("metadata") or {}
     namespace = str(given.get("checkpoint_ns") or "")
     if METADATA_NODE in metadata:  # inside a task: the last part of the namespace names the task
@@ -102,12 +105,12 @@ def removal(config: RunnableConfig, messages: Sequence[BaseMessage], *, channel:
     step = metadata.get(METADATA_STEP)
     if not is_stored:
         raise InvalidInput(
-            f"nothing of thread {thread_id!r} can be archived here: this is no run of a graph that stores checkpoints, "
-            "and no sweep and no erase would find it. Run it in a graph with checkpointer=saver, or say archive=False"
+            f"messages of thread {thread_id!r} cannot be archived here: the graph stores no checkpoints, so sweeps and "
+            "erasures would not find the archive. Run it in a graph with checkpointer=saver, or pass archive=False"
         )
     try:
         own_id = removal_id(channel, namespace, messages, [encode(message) for message in messages])
-    except UnstorableValue:  # only another serializer can store it: archived twice, at worst
+    except UnstorableValue:  # only another serializer can store it: at worst archived twice
         own_id = token_hex(12)
     return Removal(
         id=own_id,

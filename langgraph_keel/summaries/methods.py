@@ -1,4 +1,4 @@
-"""Archives: what summaries and windows have taken out of a thread's messages, and the way back."""
+"""Methods of savers for archives and summaries."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
 
 
 class ArchiveMethods(EngineSaver):
-    """The methods that show what was taken out, and put it back."""
+    """The methods that create archives and summarization middleware."""
 
     def archive(self, thread_id: str) -> Archive:
-        """Return what was taken out of a thread's messages: to be listed, read, searched, and put back.
+        """Return the archive of a thread's removed messages.
 
-        Nothing is read yet: a thread that is not there has an empty archive. Of what others than Keel's own summaries
-        take out it has only what the saver was told to archive (`archive_removed`). It is deleted with the thread, and
-        kept by any prune.
+        This reads nothing yet: an unknown thread has an empty archive. The archive contains messages removed by Keel's
+        own nodes, and with `archive_removed` also those removed by other code. It is deleted with the thread, and every
+        prune keeps it.
 
         Raises:
-            InvalidConfig: `thread_id` is no usable id.
+            InvalidConfig: If `thread_id` is not a usable id.
         """
         from langgraph_keel.summaries.archive.archive import Archive
 
         return Archive(self.engine, thread_id_of(thread_id))
 
     def summarization_middleware(self, model: Any, **options: Any) -> AgentMiddleware[Any, Any]:
-        """Return what shortens the conversation of an agent, for `create_agent(middleware=[...])`.
+        """Return middleware of `create_agent` that shortens the conversation.
 
             saver.summarization_middleware("openai:gpt-5-mini", trigger=("fraction", 0.8), keep=("messages", 20))
 
-        Before each call of the agent's model it does what a `SummarizationNode` does; old messages go to the archive.
+        It runs a `SummarizationNode` before each call of the agent's model, and archives old messages.
 
         Args:
-            model: The model that writes summaries; `None` lets a window slide without one.
-            **options: As for `SummarizationNode`; without a model, `trigger` is `None` if it is left out.
+            model: The model that writes summaries; `None` for a sliding window without summaries.
+            **options: As for `SummarizationNode`. Without a model, `trigger` defaults to `None`.
 
         Raises:
-            InvalidInput: The package `langchain` is not installed, or an option cannot be meant so.
+            InvalidInput: If the package `langchain` is not installed, or an option is invalid.
         """
         from langgraph_keel.summaries.node import SummarizationNode
 
@@ -52,5 +52,5 @@ class ArchiveMethods(EngineSaver):
         except ModuleNotFoundError as error:
             needs = f"summarization_middleware() is for create_agent: pip install langchain ({error})"
             raise InvalidInput(needs) from error
-        always = {"trigger": None} if model is None else {}  # a window moves at once, as `SlidingWindow`
+        always = {"trigger": None} if model is None else {}  # a window moves every time, as `SlidingWindow`
         return KeelSummarization(SummarizationNode(model, self, **{**always, **options}))

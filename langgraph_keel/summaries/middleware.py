@@ -1,4 +1,4 @@
-"""The middleware for `langchain.agents.create_agent`. Imported only when it is asked for."""
+"""The middleware for `langchain.agents.create_agent`. Imported only on demand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langgraph_keel.summaries.node import SummarizationNode
 
 
 class KeelSummarization(AgentMiddleware[Any, Any]):
-    """Shortens an agent's conversation before each call of its model; see `KeelSaver.summarization_middleware`."""
+    """Shortens conversations of agents; see `KeelSaver.summarization_middleware`."""
 
     def __init__(self, node: SummarizationNode) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class KeelSummarization(AgentMiddleware[Any, Any]):
 
     @property
     def name(self) -> str:
-        """What the agent's graph calls it."""
+        """The name in the agent's graph."""
         return str(self._node.name)
 
     def before_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any] | None:

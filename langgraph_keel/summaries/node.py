@@ -1,4 +1,4 @@
-"""The node that summarizes a conversation, and the one that lets a window slide over it."""
+"""Nodes that shorten a conversation: by summaries, or by a sliding window."""
 
 from __future__ import annotations
 
@@ -24,64 +24,65 @@ from langgraph_keel.summaries.policy import Size, Trigger, check_shrinks, clause
 from langgraph_keel.summaries.summarizer import LEAST, PROMPT, ModelAndArchive, Summarizer, Update, fill_prompt, name_of
 
 TOKENS = 8000
-"""Maximum tokens of one question to a model whose window is unknown."""
+"""Maximum tokens per request to a model whose window is unknown."""
 
 _USED = 0.8
-"""Share of a window that is used: tokens are counted approximately, and the answer may need room in it."""
+"""Usable fraction of a window: token counts are approximate, and the answer may need room."""
 _NO_STORE: Any = None  # all requests of a summarizer are errands
 
 
 @publish
 class SummarizationNode(Runnable[Any, Any]):
-    """A node that shortens a conversation: a summary takes the place of old messages, which go to the archive.
+    """A node that archives old messages and replaces them with a summary.
 
         builder.add_node("summarize", SummarizationNode(model, saver, trigger=("messages", 50), keep=("messages", 20)))
 
-    For any graph whose messages have a reducer such as `add_messages`, with a state of any kind. It returns
-    `{messages_key: [RemoveMessage, ..., summary]}`, which one step commits as a whole, and nothing if there is nothing
-    to do. What other nodes write in the same step stays; they must not remove the same messages. Given a plain list of
-    messages, in the functional API, it returns one, to be merged by `add_messages`. It can be called from anywhere
-    else with `archive=False`.
+    For any graph whose messages have a reducer such as `add_messages`, with a state of any type. It returns
+    `{messages_key: [RemoveMessage, ..., summary]}`, which one step commits atomically, or `{}` if nothing is due.
+    Messages that other nodes add in the same step stay; these nodes must not remove the same messages. In the
+    functional API, it takes a list of messages and returns one for `add_messages`. Outside of graphs, use
+    `archive=False`.
 
-    The summary takes the place of the first message that goes, and its id: `add_messages` would put one with a new id
-    at the end. The message itself is in the archive under that id.
+    The summary takes the place and the id of the first removed message, because `add_messages` would append a message
+    with a new id at the end. The removed message is in the archive under that id.
 
-    Messages are in the archive (`saver.archive(thread_id)`), durable, before they are removed. If the model fails or
-    answers with nothing, nothing is removed: a `SummaryWarning` says why, and the run goes on. The model is shown all
-    that goes, in as many parts as it needs. The next summary takes the place of the last, and builds on it.
+    Messages are durably archived (`saver.archive(thread_id)`) before they are removed. If the model fails or returns an
+    empty answer, nothing is removed: a `SummaryWarning` gives the reason, and the run continues. The model reads all
+    removed messages, in as many parts as necessary. The next summary replaces and includes the last.
 
-    A call of a tool is never parted from its results, nor from those it still waits for. System messages at the head
-    stay, and messages that are pinned: by `pinned`, or by a true `additional_kwargs["keel_pinned"]`.
+    A tool call stays together with its results, and stays as long as a result is missing. System messages at the
+    beginning stay, and so do messages pinned by `pinned` or by a true `additional_kwargs["keel_pinned"]`.
 
-    Put it into the graph that keeps the messages. A subgraph without a memory of its own (compiled without
-    `checkpointer=True`) gets all of the parent's messages again at each call, since nothing that it removes is removed
-    there: each time it would summarize all of them, and leave the parent its summary in place of the first.
+    Put it into the graph that keeps the messages. A stateless subgraph (compiled without `checkpointer=True`) receives
+    all of the parent's messages at each call. It would summarize all of them each time, and in the parent only the
+    first would be replaced by its summary.
 
-    The summary is a `HumanMessage` whose `additional_kwargs["keel_summary"]` says which messages it stands for, where
-    they are archived, and which model wrote it, when (`Provenance`).
+    The summary is a `HumanMessage` with the facts in `additional_kwargs["keel_summary"]`: the summarized messages,
+    their part of the archive, the model, and the time (`Provenance`).
 
     Args:
-        model: Any chat model, or runnable that takes text and gives a message or text; the name of a model for
-            LangChain's `init_chat_model`; `None` removes without a summary.
-        saver: Whose archive it is. Without it, the saver that the graph runs on; that of another store is refused.
-        trigger: When: `("messages", n)`, `("tokens", n)`, `("fraction", f)` of the model's window, or `("steps", n)`
-            since the last summary; a list means any of them, a dict all of its items. `None`: whenever there is more
+        model: Any chat model, or a runnable from text to a message or text; a model's name for LangChain's
+            `init_chat_model`; `None` removes messages without a summary.
+        saver: The saver of the archive; default: the graph's saver. It must use the graph's store.
+        trigger: When to summarize: `("messages", n)`, `("tokens", n)`, `("fraction", f)` of the model's window, or
+            `("steps", n)` since the last summary. A list: any item; a dict: all items; `None`: whenever there is more
             than `keep`.
-        keep: How much of the end stays whole: `("messages", n)` or more, `("tokens", n)` or less, `("fraction", f)`;
-            less than the trigger is reached at.
+        keep: How much of the end to keep: at least `("messages", n)`, at most `("tokens", n)`, or `("fraction", f)`. It
+            must be below the trigger.
         messages_key: The channel of the messages.
-        summary_key: A channel for the summary, which is then a dict (`Summary`) and no message. The state declares it.
-        prompt: What the model is told; `{messages}` stands for what goes, `{previous}` for the summary before.
+        summary_key: A channel for the summary, which is then a dict (`Summary`), not a message. The state must declare
+            it.
+        prompt: The instructions to the model, with `{messages}` for the removed messages and `{previous}` for the
+            previous summary.
         token_counter: Counts the tokens of a list of messages.
-        pinned: Says of a message whether it must stay.
-        max_input_tokens: Most tokens that the model is given at once. Without it, 80 % of the window that its profile
-            names, or 8000.
-        archive: Whether what goes is archived. `False` needs no saver.
-        on_error: What happens when the model fails: a `SummaryWarning`, or the error ends the run ("raise").
-        name: The node's name, where none is given, and that of the run in traces.
+        pinned: Returns whether a message must stay.
+        max_input_tokens: Maximum tokens per request to the model; default: 80 % of the window in its profile, or 8000.
+        archive: Whether to archive removed messages. `False` needs no saver.
+        on_error: Whether a failure of the model gives a `SummaryWarning` ("warn"), or ends the run ("raise").
+        name: The default name of the node, and the name of its run in traces.
 
     Raises:
-        InvalidInput: One of these cannot be meant so, or `model` is a name and the package `langchain` is missing.
+        InvalidInput: If an option is invalid, or `model` is a name and the package `langchain` is missing.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class SummarizationNode(Runnable[Any, Any]):
             raise InvalidInput("without a model there is no summary: no summary_key=, prompt= or trigger=('steps', n)")
         text = None if self._model is None else PROMPT if prompt is None else prompt
         if text is not None and not (isinstance(text, str) and "{messages}" in text):
-            raise InvalidInput("prompt must be a text that contains {messages}: without it the model sees no messages")
+            raise InvalidInput("prompt must be a text that contains {messages}, which the messages replace")
         room = _room_of(text, token_counter, max_input_tokens, window)
         self._summarizer = Summarizer(
             clauses,
@@ -141,14 +142,14 @@ class SummarizationNode(Runnable[Any, Any]):
         """Shorten the messages of a state, or a list of them.
 
         Returns:
-            The update: `{}` if there is nothing to do; for a list, a list.
+            The update; `{}` if nothing is due. For a list, a list.
 
         Raises:
-            InvalidInput: The state has no such messages, or no key for the summary, or its reducer cannot remove any;
-                or there is no archive: the graph has no saver of Keel; or the archive is in another store.
-            InvalidConfig: There is no thread.
-            SummaryFailed: The model answered with nothing, and `on_error="raise"`.
-            StoreError: The archive could not be written; nothing was removed.
+            InvalidInput: If the state has no such messages or no key for the summary, if its reducer cannot remove
+                messages, if the graph has no saver of Keel, or if the archive is in another store.
+            InvalidConfig: If there is no thread.
+            SummaryFailed: If the model returned an empty answer, and `on_error="raise"`.
+            StoreError: If the archive could not be written. Nothing was removed.
         """
         return self._call_with_config(self._shorten, input, config)
 
@@ -168,7 +169,7 @@ class SummarizationNode(Runnable[Any, Any]):
         return update or {}
 
     def update(self, state: Any, config: RunnableConfig) -> Update | None:
-        """Return the update of a state, in a run that goes on; `None` if there is nothing to do."""
+        """Return the update of a state, inside a run; `None` if nothing is due."""
         return run(self._summarizer.shorten(state, config, self._outside(config)), ErrandDriver(_NO_STORE, Call))
 
     async def aupdate(self, state: Any, config: RunnableConfig) -> Update | None:
@@ -180,30 +181,29 @@ class SummarizationNode(Runnable[Any, Any]):
         runs_on = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
         saver = runs_on if self._saver is None else self._saver
         engine = engine_of(saver)
-        # A saver without an archive is refused at the first step, not when the trigger is reached, hours later.
+        # Refuse a saver without an archive at the first step, not hours later when the trigger is reached.
         if engine is None and self._summarizer.archives:
             found = "no saver" if saver is None else f"a {type(saver).__name__}"
             raise InvalidInput(
-                f"nothing can be archived: there is {found} where one of Keel's must be. Compile the graph with "
-                "checkpointer=saver, pass saver=, or say archive=False to lose what is removed"
+                f"messages cannot be archived: this needs a saver of Keel, and there is {found}. Compile the graph "
+                "with checkpointer=saver, pass saver=, or pass archive=False to lose removed messages"
             )
-        # Tokens of this call are not streamed to the user as if they were an answer.
+        # Tokens of this call must not be streamed to the user as an answer.
         own = merge_configs(config, {"tags": [TAG_NOSTREAM], "metadata": {"lc_source": "summarization"}})
         return ModelAndArchive(self._model, engine, own, engine_of(runs_on))
 
 
 @publish
 class SlidingWindow(SummarizationNode):
-    """A node that keeps the end of a conversation, without a model; what goes is in the archive.
+    """A node that keeps the end of a conversation, and archives the rest.
 
         builder.add_node("window", SlidingWindow(saver, keep=("messages", 40)))
 
-    As `SummarizationNode`, without a summary. Where a provider wants a conversation to begin with a person's message,
-    pin the first one.
+    As `SummarizationNode`, without a model or a summary. If your provider requires a human message first, pin it.
 
     Args:
-        saver: Whose archive it is. Without it, the saver that the graph runs on.
-        keep: How much of the end stays whole.
+        saver: The saver of the archive; default: the graph's saver.
+        keep: How much of the end to keep.
         trigger: When the window moves. `None`: whenever there is more than `keep`.
         name: The node's name.
         **options: `messages_key`, `token_counter`, `pinned` and `archive`.
@@ -226,7 +226,7 @@ def _model_of(model: Any) -> Runnable[Any, Any] | None:
         try:
             from langchain.chat_models import init_chat_model
         except ModuleNotFoundError as error:
-            raise InvalidInput(f"model={model!r}: a model by its name: pip install langchain ({error})") from error
+            raise InvalidInput(f"model={model!r}: a name needs langchain: pip install langchain ({error})") from error
         found: BaseChatModel = init_chat_model(model)
         return found
     if model is not None and not isinstance(model, Runnable):
@@ -263,5 +263,5 @@ def _room_of(
         most = TOKENS if window is None else int(window * _USED)
     room = most - (count([HumanMessage(fill_prompt(prompt, [], ""))]) if prompt else 0)
     if room < LEAST and prompt is not None:
-        raise InvalidInput(f"max_input_tokens={most} leaves no room for messages beside the prompt: {LEAST} at least")
+        raise InvalidInput(f"max_input_tokens={most} leaves less than {LEAST} tokens for messages: increase it")
     return room

@@ -79,7 +79,7 @@ class TenantReceipt:
 
     def _lines(self) -> Iterator[str]:
         held = f"{count_of(self.threads, 'thread')} with {count_of(self.checkpoints, 'checkpoint')}"
-        what = f"all that tenant {self.tenant} has: {held}, and what they share"
+        what = f"all data of tenant {self.tenant}: {held}, and shared records"
         if self.dry_run:
             yield f"Would be deleted: {what}" if self.left else f"Tenant {self.tenant} has nothing here"
             return
@@ -88,7 +88,7 @@ class TenantReceipt:
             yield "Not done: a run wrote new data during the deletion: stop the tenant's runs, and delete again"
         yield from (f"Not done: {problem}" for problem in self.problems)
         if self.reclaimed:
-            yield f"Space after that: {self.reclaimed}"
+            yield f"Reclaimed space: {self.reclaimed}"
         yield from (f"Not deleted: {sentence}" for sentence in self.exempt)
 
 

@@ -1,1 +1,1 @@
-"""Tool results: the ledger of calls, and LangGraph's cache of nodes, on every backend."""
+"""The ledger of tool calls, and LangGraph's node cache, on every backend."""

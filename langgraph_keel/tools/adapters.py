@@ -1,4 +1,4 @@
-"""Tools that wrap others: one asks the ledger first, one adds an idempotency key to the arguments."""
+"""Wrappers of tools: one consults the ledger, one adds an idempotency key."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from langgraph_keel.tools.policy import ToolPolicy
 
 
 class Answering(Protocol):
-    """What a tool that is kept needs of its `ToolCache`."""
+    """The part of `ToolCache` that a kept tool uses."""
 
     @property
     def saver(self) -> EngineSaver:
-        """Where the ledger is."""
+        """The saver whose store contains the ledger."""
 
     def policy_of(self, name: str) -> ToolPolicy | None:
-        """Return how a tool is kept; `None` if it is not."""
+        """Return the policy of a tool; `None` if its calls are not kept."""
 
     def answer(
         self,
@@ -40,17 +40,17 @@ class Answering(Protocol):
         make: Callable[[str], Any],
         by_time: bool,
     ) -> Steps:
-        """Plan one call of a tool that is kept."""
+        """Plan one call of a kept tool."""
 
 
 class _StandIn(BaseTool):
-    """A tool with the name, the schema and the settings of another, which does the work."""
+    """A tool with the name, schema and settings of an inner tool that does the work."""
 
     _inner: BaseTool = PrivateAttr()
 
     @classmethod
     def wrap(cls, inner: BaseTool) -> Self:
-        """Return a stand-in for a tool."""
+        """Return a wrapper of a tool."""
         schema = inner.args_schema if inner.args_schema is not None else inner.get_input_schema()
         tool = cls(
             name=inner.name,
@@ -70,12 +70,12 @@ class _StandIn(BaseTool):
 
 
 class _WithArgument(_StandIn):
-    """A tool that adds an argument that neither the model nor the graph has given."""
+    """A tool that adds an argument to those of the model and the graph."""
 
     _argument: dict[str, Any] = PrivateAttr()
 
     def run(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Run the tool with one argument more."""
+        """Run the tool with the additional argument."""
         return self._inner.run(self._add_argument(tool_input), *args, **kwargs)
 
     async def arun(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -87,26 +87,29 @@ class _WithArgument(_StandIn):
 
 
 def with_argument(tool: BaseTool, name: str, value: Any) -> BaseTool:
-    """Return a tool that does the same with this argument, also where `ToolNode` would strip it (`InjectedToolArg`)."""
+    """Return a copy of a tool with an argument set.
+
+    `ToolNode` would strip an `InjectedToolArg`, so it cannot be passed with the call.
+    """
     stand_in = _WithArgument.wrap(tool)
     stand_in._argument = {name: value}
     return stand_in
 
 
 class KeptTool(_StandIn):
-    """A tool that asks the ledger before the other one runs; see `ToolCache.tool`."""
+    """Consults the ledger before the inner tool runs; see `ToolCache.tool`."""
 
     _cache: Answering = PrivateAttr()
 
     @classmethod
     def of(cls, inner: BaseTool, cache: Answering) -> KeptTool:
-        """Return a tool kept by a cache."""
+        """Wrap a tool for a cache."""
         tool = cls.wrap(inner)
         tool._cache = cache
         return tool
 
     def run(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Answer from the ledger, or run the tool."""
+        """Return the stored result, or run the tool."""
         if self._cache.policy_of(self.name) is None:
             return self._inner.run(tool_input, *args, **kwargs)
         steps = self._steps(tool_input, kwargs, lambda tool, options: tool.run(tool_input, *args, **options), False)
@@ -128,7 +131,7 @@ class KeptTool(_StandIn):
         make: Callable[[BaseTool, Mapping[str, Any]], Any | Awaitable[Any]],
         by_time: bool,
     ) -> Steps:
-        # A copy of the node's config: the ledger counts in it what answers of persons the tool uses.
+        # A copy of the node's config, in which the ledger counts the answers of people that the tool uses.
         config = ensure_config(options.get("config"))
         policy = self._cache.policy_of(self.name)
         argument = policy.idempotency_argument if policy else None
@@ -142,7 +145,7 @@ class KeptTool(_StandIn):
 
 
 def _format_result(result: Any, name: str, call_id: str | None) -> Any:
-    """Return a result in the form that the caller expects: a message for a model's call, else its content."""
+    """Return a result for its caller: a message for a tool call, otherwise content."""
     if call_id is None:
         return result.content if isinstance(result, ToolMessage) else result
     listed = result if isinstance(result, list) and result else [result]
@@ -153,5 +156,5 @@ def _format_result(result: Any, name: str, call_id: str | None) -> Any:
 
 
 def _to_arguments(tool: BaseTool, tool_input: str | dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments by name; a tool of one argument may be given it alone."""
+    """Return the arguments by name; a single argument may be passed without a name."""
     return tool_input if isinstance(tool_input, dict) else {next(iter(tool.args), "input"): tool_input}

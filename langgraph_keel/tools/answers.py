@@ -1,8 +1,8 @@
-"""The calls of one task: which of them gets which answer, which is made inside which, and which are under way.
+"""The calls of one task: their answers from people, nesting, and state.
 
-All calls of a `ToolNode` are one task, whose n-th `interrupt()` gets the n-th answer. So the ledger records the answers
-that each call has used, and whose question was shown: of 60 runs of two asking tools, 12 swapped the answers without
-that. Threads reach the ledger in any order.
+All calls of a `ToolNode` are one task, whose n-th `interrupt()` gets the n-th answer, and threads reach the ledger in
+any order. So the ledger records which answers each call has used, and which call's question was shown. Without that, 12
+of 60 runs of two asking tools swapped the answers.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from langgraph_keel.tools.ledger import Shown
 
 
 class CallSlot:
-    """One call's place among those of its task."""
+    """One call among the calls of its task."""
 
     def __init__(self, calls: TaskCalls, nth: int, scratchpad: Any, outer: CallSlot | None) -> None:
         self.calls = calls
         self.nth = nth
-        self.scratchpad = scratchpad  # LangGraph's notes of the task; `None` outside of a graph
-        self.outer = outer  # the call inside of which it is made, by a tool that calls a tool
+        self.scratchpad = scratchpad  # LangGraph's scratchpad of the task; `None` outside of a graph
+        self.outer = outer  # the enclosing call, if a tool calls a tool
         self.inside = TaskCalls(calls.used)
         self.taken: set[int] = set()
         self.id = ""  # names the call in `Shown`
@@ -37,14 +37,17 @@ class CallSlot:
         self._path = ""
 
     def use(self, places: Collection[int]) -> None:
-        """Record that the call, or one made inside it, uses these answers."""
+        """Record that the call, or a nested one, uses these answers."""
         self.taken.update(places)
         self.calls.use(places)
         if self.outer is not None:
             self.outer.use(places)
 
     def name(self, call_id: str, key: str) -> str:
-        """Return what, beside its id, distinguishes the call from others of its task: the same at every attempt."""
+        """Return what distinguishes the call in its task in addition to its id.
+
+        It is stable over attempts.
+        """
         above = self.outer._path if self.outer else ""
         number = "" if call_id else f"#{self.calls.count(key)}"
         self.id = call_id or f"#{self.nth}"
@@ -53,24 +56,24 @@ class CallSlot:
 
     @property
     def places(self) -> list[int]:
-        """The places of the answers that it has used, in order, and of those that were used inside of it."""
+        """The sorted places of the answers used by the call and its nested calls."""
         return sorted(self.taken)
 
     @property
     def is_in_itself(self) -> bool:
-        """Whether the call is made inside an equal one, for which it must not wait."""
+        """Whether an enclosing call is equal: the call must not wait for it."""
         outer = self.outer
         while outer is not None and outer.key != self.key:
             outer = outer.outer
         return outer is not None
 
     def pass_over(self, answers: int) -> None:
-        """Let LangGraph count answers as used that were given to a call which is not made again."""
+        """Let LangGraph count answers of a call that is not repeated as used."""
         for _ in range(answers if self.scratchpad is not None else 0):
             self.scratchpad.interrupt_counter()
 
     def may_use(self, place: int) -> bool:
-        """Return whether the answer in this place is for this call's new question, or for one of a call inside it."""
+        """Return whether a new question of this call or a nested one may use an answer."""
         if self.outer:
             return self.outer.may_use(place)
         shown = self.calls.shown
@@ -78,7 +81,7 @@ class CallSlot:
 
     @property
     def next_place(self) -> int:
-        """The place that the answer to a new question of this call has, if the task has that answer."""
+        """The place of the answer to a new question of this call, if it exists."""
         if self.outer:
             return self.outer.next_place
         place = max(self.scratchpad.interrupt_counter(), self.calls.first_free())
@@ -86,11 +89,11 @@ class CallSlot:
 
 
 class TaskCalls:
-    """The calls of one attempt at a task, in the order in which they came, or those made inside of one of them."""
+    """The calls of one attempt at a task, or nested in one call, by arrival."""
 
     def __init__(self, used: set[int] | None = None) -> None:
-        self.shown: Shown | None = None  # the question that was shown last, in an earlier attempt, if it has an answer
-        self.question: tuple[Any, ...] = ()  # the first of this attempt, as the arguments of its `GraphInterrupt`
+        self.shown: Shown | None = None  # an earlier attempt's last shown question, if answered
+        self.question: tuple[Any, ...] = ()  # this attempt's first question: the args of its `GraphInterrupt`
         self.is_raised = False
         # The places in LangGraph's list of answers that any call of the task has used.
         self.used: set[int] = set() if used is None else used
@@ -101,7 +104,7 @@ class TaskCalls:
         self._arrived = 0
 
     def add(self, scratchpad: Scratchpad | None = None, outer: CallSlot | None = None) -> CallSlot:
-        """Add a call; return its place."""
+        """Add a call and return its slot."""
         with self._lock:
             slot = CallSlot(self, self._arrived, scratchpad, outer)
             self._arrived += 1
@@ -109,47 +112,47 @@ class TaskCalls:
         return slot
 
     def count(self, key: str) -> int:
-        """Return how many calls with this key were counted before."""
+        """Count a call with this key. Return the number of earlier ones."""
         with self._lock:
             self._came[key] += 1
             return self._came[key] - 1
 
     def learn(self, slot: CallSlot) -> None:
-        """Record that the ledger's record of a call has been read."""
+        """Note that the ledger's record of a call was read."""
         with self._lock:
             if slot in self._unknown:
                 self._unknown.remove(slot)
 
     def end(self, slot: CallSlot) -> None:
-        """Record that a call has ended, or waits."""
+        """Note that a call has ended or is waiting."""
         self.learn(slot)
         with self._lock:
             self._ended.add(slot.id)
 
     def use(self, places: Collection[int]) -> None:
-        """Note answers that a call uses."""
+        """Note the places of answers that a call uses."""
         with self._lock:
             self.used.update(places)
 
     def first_free(self) -> int:
-        """Return the first place in LangGraph's list of answers that no call is known to have used."""
+        """Return the first unused place in LangGraph's list of answers."""
         with self._lock:
             return next(place for place in count() if place not in self.used)
 
     def are_known(self) -> bool:
-        """Return whether the ledger's records of all calls so far have been read."""
+        """Return whether the ledger's records of all calls so far were read."""
         with self._lock:
             return not self._unknown
 
     def restore(self, scratchpad: Scratchpad) -> None:
-        """Put an answer that was used before a crash, but not stored as such, where LangGraph has the used ones."""
-        # LangGraph would give it to the next question of any call.
+        """Mark used answers in LangGraph's list that a crash left unmarked."""
+        # Otherwise LangGraph gives them to the next question of any call.
         with self._lock:
             while len(scratchpad.resume) < len(self.used) and (answer := scratchpad.get_null_resume(True)) is not None:
                 scratchpad.resume.append(answer)
 
     def is_waiting(self, slot: CallSlot) -> bool:
-        """Return whether another call may still use the answer to the question that was shown, or ask it again."""
+        """Return whether another call may use the shown question's answer, or ask again."""
         with self._lock:
             shown = self.shown
             if shown is None or self.question or shown.call in (slot.id, *self._ended) or shown.place in self.used:
@@ -157,7 +160,7 @@ class TaskCalls:
         return shown.place <= count_answers(slot.scratchpad)
 
     def ask(self, question: GraphInterrupt) -> bool:
-        """Note a question of this attempt; return whether it is the first, which is shown to a person."""
+        """Note a question; return whether it is the attempt's first, which is shown."""
         with self._lock:
             is_first = not self.question
             self.question = self.question or question.args
@@ -165,17 +168,20 @@ class TaskCalls:
 
 
 def count_answers(scratchpad: Scratchpad) -> int:
-    """Return how many answers of persons a task has."""
+    """Return the number of answers of people that a task has."""
     return len(scratchpad.resume) + (scratchpad.get_null_resume(False) is not None)
 
 
 def store_answers(config: Mapping[str, Any], slot: CallSlot) -> None:
-    """Write all answers of a call's task: `interrupt()` writes those up to its own, and the last writer wins."""
+    """Write all answers of the task.
+
+    `interrupt()` writes only those up to its own, and the last write wins.
+    """
     config["configurable"][CONFIG_KEY_SEND]([(RESUME, list(slot.scratchpad.resume))])
 
 
 class _Tasks:
-    """The attempts at tasks, and the calls that are made by a tool, as LangGraph's scratchpads tell them apart."""
+    """The attempts at tasks and the nested calls, keyed by LangGraph's scratchpads."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -186,7 +192,7 @@ class _Tasks:
         # All calls of a task share its scratchpad's `get_null_resume`; a retry by policy has a new `interrupt_counter`.
         counter = scratchpad.interrupt_counter
         with self.lock:
-            outer = self.outer.get(counter) if counter in self.outer else None  # LangGraph's own cannot be referred to
+            outer = self.outer.get(counter) if counter in self.outer else None  # LangGraph's has no weak refs
             if outer is not None:
                 return outer.inside.add(outer.scratchpad, outer)
             known, calls = self.calls.get(scratchpad.get_null_resume, (None, TaskCalls()))
@@ -199,17 +205,17 @@ _tasks = _Tasks()
 
 
 def forget() -> None:
-    """Start afresh in a forked process: what is recorded is of the parent's calls, one of which may hold the lock."""
+    """Start empty in a forked process: a call of the parent may hold the lock."""
     global _tasks
     _tasks = _Tasks()
 
 
-# The call that is being made in this context, for configs that are of no task: tools may be called outside of graphs.
+# The call running in this context, for configs without a task: tools may be called outside of graphs.
 _current: ContextVar[CallSlot | None] = ContextVar("keel_making", default=None)
 
 
 def take_slot(config: Mapping[str, Any]) -> CallSlot:
-    """Add a call to those of the task that its config belongs to; return its place."""
+    """Add a call to the task of its config, and return its slot."""
     scratchpad: Scratchpad | None = (config.get("configurable") or {}).get(CONFIG_KEY_SCRATCHPAD)
     if scratchpad is not None:
         return _tasks.take_slot(scratchpad)
@@ -219,7 +225,7 @@ def take_slot(config: Mapping[str, Any]) -> CallSlot:
 
 @contextmanager
 def call_context(slot: CallSlot) -> Iterator[None]:
-    """Let calls of this context know what they are made inside of."""
+    """Make a call the enclosing call of those in this context."""
     token = _current.set(slot)
     try:
         yield
@@ -228,30 +234,30 @@ def call_context(slot: CallSlot) -> Iterator[None]:
 
 
 def remember(counter: Callable[[], int], slot: CallSlot) -> None:
-    """Let calls that find this counter in their scratchpad know what they are made inside of."""
+    """Make a call the enclosing call of those whose scratchpad has this counter."""
     with _tasks.lock:
         _tasks.outer[counter] = slot
 
 
 class CallsUnderWay:
-    """The calls of a cache that are under way in this process: they do not wait, and are not made inside others."""
+    """A cache's running calls in this process, except those that wait and nested ones."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._calls: dict[CallSlot, tuple[str, str]] = {}
 
     def begin(self, slot: CallSlot, thread_id: str, checkpoint_id: str) -> None:
-        """Record that a call is under way."""
+        """Note that a call is running."""
         if slot.outer is None:
             with self._lock:
                 self._calls[slot] = thread_id, checkpoint_id
 
     def end(self, slot: CallSlot) -> None:
-        """Record that a call has ended, or waits."""
+        """Note that a call has ended or is waiting."""
         with self._lock:
             self._calls.pop(slot, None)
 
     def has_any(self, thread_id: str, checkpoint_id: str) -> bool:
-        """Return whether calls of a checkpoint's step are under way."""
+        """Return whether calls of a checkpoint's step are running."""
         with self._lock:
             return (thread_id, checkpoint_id) in self._calls.values()

@@ -1,4 +1,4 @@
-"""ToolCache: answers tool calls from the ledger, settles them, and reads large results by their references."""
+"""ToolCache: answers tool calls from the ledger, and settles unknown outcomes."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LANGGRAPHS = ("langgraph.checkpoint.memory", "langgraph.checkpoint.sqlite", "langgraph.checkpoint.postgres")
-"""Where LangGraph's own savers are."""
+"""The modules of LangGraph's own savers."""
 _MARK = "seen."
-"""Prefix of the keys of the records by which another saver is seen to be one of the same store."""
+"""Prefix of the keys of records that test whether another saver uses the same store."""
 _AT_EXIT = 2.0
-"""Seconds that the end of a program waits for each cache."""
+"""Seconds to wait for each cache at the exit of the program."""
 
 _CACHES: WeakSet[ToolCache] = WeakSet()
 
 
 def read_result(session: Session, thread_id: str, reference: str) -> Plan[bytes | None]:
-    """Read the stored result that a reference names; `None` if there is none."""
+    """Read the stored result of a reference; `None` if it does not exist."""
     shelf, key = place_of_result(reference, thread_id)
     kept = yield from Cells(session, CALLS, shelf.thread_id).find(key)
     is_there = kept is not None and kept.record.is_kept and is_reference_to(reference, kept.cell.body)
@@ -82,18 +82,18 @@ def read_result(session: Session, thread_id: str, reference: str) -> Plan[bytes 
 
 
 def check_cache(saver: Any, policies: Any, default: Any, secret: Any, lease: Any) -> None:
-    """Check what a `ToolCache` is given."""
+    """Validate the arguments of a `ToolCache`."""
     if engine_of(saver) is None:
         raise InvalidInput(f"ToolCache needs a saver of Keel, not a {type(saver).__name__}")
     if not isinstance(policies, Mapping):
         raise InvalidInput(f"policies={policies!r}: pass a dict of ToolPolicy by the names of tools")
     for name, policy in {**policies, "all others (default=)": default}.items():
         if not isinstance(policy, ToolPolicy | None):
-            raise InvalidInput(f"the policy of {name}: use ToolPolicy(...) or None, not {policy!r}")
+            raise InvalidInput(f"the policy of {name} must be ToolPolicy(...) or None, not {policy!r}")
     if secret is not None and not isinstance(secret, bytes | bytearray):
-        raise InvalidInput(f"the secret of a ToolCache is bytes, not {type(secret).__name__}")
+        raise InvalidInput(f"the secret of a ToolCache must be bytes, not {type(secret).__name__}")
     if secret is not None and len(secret) < 16:
-        raise InvalidInput("the secret of a ToolCache has at least 16 bytes: secrets.token_bytes(32) makes a good one")
+        raise InvalidInput("the secret of a ToolCache must have at least 16 bytes: use secrets.token_bytes(32)")
     check_number("lease", lease, least=1)
 
 
@@ -102,38 +102,38 @@ Execute: TypeAlias = Callable[[Any], Any]
 
 @publish
 class ToolCache(Component):
-    """Runs each tool call once: claimed in the ledger before it runs, its result stored before it is used.
+    """Runs each tool call once, and stores its result before it is used.
 
         cache = ToolCache(saver, {"search": ToolPolicy(unknown="retry", ttl=3600)})
         ToolNode(tools, wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call)
         create_agent(model, tools, middleware=[..., cache.middleware()], checkpointer=saver)  # last: innermost
         kept = cache.tool(my_tool)  # to call from any node
 
-    A resumed agent gets the stored results of its calls, also where its checkpoint was lost, and the model has named
-    them anew; another call with the same arguments is another call. Policies with another scope answer equal calls,
-    known by a keyed hash of tool and validated arguments, until their `ttl` is over. Another process that makes the
-    same call at the same time waits and shares the result. Not kept: results that say they are errors,
-    exceptions (the tool has failed, and may run again), results that used a person's answer (outside of the very same
-    call), commands that name their call in a way that cannot be rewritten, tools that are volatile.
+    A resumed agent gets the stored results of its calls, even if its checkpoint was lost and the model chose new ids.
+    Another call with the same arguments runs the tool. With other scopes than `"call"`, a result also answers equal
+    calls, recognized by a keyed hash of tool and validated arguments, until its `ttl` expires. If another process makes
+    the same call concurrently, it waits and gets the same result. Not kept: error results and exceptions (the tool may
+    run again), results that used a person's answer (except for the same call), commands that refer to their call in a
+    way that cannot be rewritten, and volatile tools.
 
-    A call whose process died is *unknown*, and `ToolPolicy.unknown` says what happens. With `"ask"` the graph
-    interrupts with `{"type": "tool_outcome_unknown", "tool", "args", "started_at", ...}`; resume it with `"retry"`,
-    `"skip"`, `"done"`, or `{"decision": "done", "result": "what the tool would have said"}`.
+    If a process dies during a call, the call's outcome is *unknown*, and `ToolPolicy.unknown` decides what happens.
+    With `"ask"` the graph interrupts with `{"type": "tool_outcome_unknown", "tool", "args", "started_at", ...}`; resume
+    it with `"retry"`, `"skip"`, `"done"`, or `{"decision": "done", "result": "the tool's result"}`.
 
     Args:
-        saver: Where the ledger is: the same store, deleted and expiring with its threads.
-        policies: How tools are kept, by their names; `None` for one that is not kept at all. A name that is nearly that
-            of a tool without a policy is logged as a warning.
-        default: How all others are.
-        secret: The key of the hash, at least 16 bytes; `None` makes one and keeps it in the store.
-        context: What else must be the same for a call to be the same, such as a model's version.
-        lease: Seconds without a renewal, as seen by the own clock of who waits, after which a claim counts as dead. A
-            dead process of the same machine is seen at once (Linux).
-        store_arguments: Whether arguments are stored, so that people can read them in the ledger.
+        saver: The saver whose store contains the ledger. The ledger is deleted, and expires, with its threads.
+        policies: Policies by names of tools; `None` for a tool that is never kept. If a name resembles that of a tool
+            without a policy, a warning is logged.
+        default: The policy of all other tools.
+        secret: The key of the hash, at least 16 bytes; by default one is generated and kept in the store.
+        context: Further text that must be equal for two calls to be equal, such as a model's version.
+        lease: Seconds without a renewal after which a waiting process treats a claim as dead, by its own clock. A dead
+            process on the same machine is detected immediately (Linux).
+        store_arguments: Whether to store arguments, so that people can read them in the ledger.
 
     Raises:
-        InvalidInput: `saver` is none of Keel's, a policy is no `ToolPolicy`, the secret is short, or the lease is below
-            one second.
+        InvalidInput: If `saver` is not one of Keel's, a policy is not a `ToolPolicy`, the secret is too short, or the
+            lease is below one second.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class ToolCache(Component):
         saver.engine.closers.add(self)
 
     def __repr__(self) -> str:
-        """Say where the ledger is, and how tools are kept; never the secret."""
+        """Show the saver and the policies, never the secret."""
         return f"ToolCache({self.saver!r}, {self._builder!r})"
 
     def __enter__(self) -> Self:
@@ -185,13 +185,13 @@ class ToolCache(Component):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write what is still to be written."""
+        """Write pending records; see `close`."""
         self.close()
 
     def close(self, timeout: float = 5.0) -> None:
-        """Write the counts of hits, and how cancelled calls ended, for at most `timeout` seconds. It may be used on.
+        """Write hit counts and ends of cancelled calls, within `timeout` seconds.
 
-        Closing the saver does that, too.
+        The cache can still be used. Closing the saver calls this too.
         """
         self._account.flush()
         self._keeper.flush(timeout)
@@ -202,19 +202,21 @@ class ToolCache(Component):
 
     @property
     def stats(self) -> CacheStats:
-        """What this cache has seen in this process, of all tenants."""
+        """The statistics of this cache in this process, for all tenants."""
         parts = [self._account.stats, *(cache.stats for cache in list(self._of_tenants.values()))]
         return CacheStats(*(sum(each) for each in zip(*map(astuple, parts), strict=True)))
 
     # -- where it plugs in ---------------------------------------------------------------------------------------
 
     def wrap_tool_call(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
-        """Answer a tool call of a `ToolNode`. A hit is one round trip to the store; a miss is two or three.
+        """Answer a tool call of a `ToolNode`.
+
+        A hit is one round trip to the store; a miss is two or three.
 
         Raises:
-            ToolOutcomeUnknown: The call was cut off before, and the policy is `"raise"`.
-            InvalidInput: An argument has no canonical form.
-            StoreError: The claim or the result could not be stored. If it was the claim, the tool did not run.
+            ToolOutcomeUnknown: If the call was cut off before, and the policy is `"raise"`.
+            InvalidInput: If an argument has no canonical form.
+            StoreError: If the claim or the result could not be stored. Without a claim, the tool did not run.
         """
         if not self._keeps(request):
             return execute(request)
@@ -231,12 +233,13 @@ class ToolCache(Component):
         )
 
     def middleware(self) -> AgentMiddleware[Any, Any]:
-        """Return it for `create_agent(middleware=[..., cache.middleware()])`.
+        """Return middleware for `create_agent(middleware=[..., cache.middleware()])`.
 
-        Put it last: the last one is innermost, so what others change in a call (a person's edit) is what is hashed.
+        Put it last: the last middleware is innermost, so it sees the calls after the others changed them (such as a
+        reviewer's edit).
 
         Raises:
-            InvalidInput: The package `langchain` is not installed.
+            InvalidInput: If the package `langchain` is not installed.
         """
         try:
             from langgraph_keel.tools.middleware import ToolCacheMiddleware
@@ -245,15 +248,15 @@ class ToolCache(Component):
         return ToolCacheMiddleware(self)
 
     def healing_middleware(self) -> AgentMiddleware[Any, Any]:
-        """Return what answers tool calls that were cut off, for `create_agent(middleware=[...])`.
+        """Return middleware of `create_agent` that answers tool calls that were cut off.
 
             create_agent(model, tools, middleware=[cache.healing_middleware(), ..., cache.middleware()])
 
-        Before an agent begins with new input, it does what `heal_tool_calls` does, in a step of its own. Without it,
-        new input after a run that died while its tools ran makes a conversation that providers refuse.
+        It calls `heal_tool_calls` in a separate step before the agent processes new input. Without it, new input after
+        a run that died while its tools ran makes a conversation that providers reject.
 
         Raises:
-            InvalidInput: The package `langchain` is not installed.
+            InvalidInput: If the package `langchain` is not installed.
         """
         try:
             from langgraph_keel.tools.middleware import HealToolCallsMiddleware
@@ -263,12 +266,12 @@ class ToolCache(Component):
         return HealToolCallsMiddleware(self)
 
     def tool(self, tool: BaseTool) -> BaseTool:
-        """Return a tool that does the same, but is kept, wherever it is called from: a node, an agent, a `ToolNode`.
+        """Return a kept version of a tool, for any caller: a node, an agent, a `ToolNode`.
 
-        It asks the ledger when it runs in a graph with a thread; it refuses to run elsewhere.
+        It must run in a graph with a thread, and fails elsewhere.
 
         Raises:
-            InvalidInput: It is no tool.
+            InvalidInput: If `tool` is not a tool.
         """
         if not isinstance(tool, BaseTool):
             raise InvalidInput(f"cache.tool() takes a tool, such as langchain_core.tools.tool(function), not {tool!r}")
@@ -278,7 +281,7 @@ class ToolCache(Component):
     # -- one call ------------------------------------------------------------------------------------------------
 
     def policy_of(self, name: str) -> ToolPolicy | None:
-        """Return how a tool is kept; `None` if it is not."""
+        """Return the policy of a tool; `None` if its calls are not kept."""
         return self._builder.policy_of(name)
 
     def _keeps(self, request: Any) -> bool:
@@ -306,11 +309,14 @@ class ToolCache(Component):
         make: Callable[[str], Any],
         by_time: bool,
     ) -> Steps:
-        """Plan one call of a tool that is kept; `make` runs it, given the idempotency key. For `by_time` see `Flow`."""
+        """Plan one call of a kept tool.
+
+        `make` runs the tool, given the idempotency key. For `by_time` see `Flow`.
+        """
         saver: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
         engine, ours = engine_of(saver), self.engine
         if engine is not None and engine.is_same_place(ours) and not engine.is_same_store(ours):
-            tenant = engine.session.tenant or ""  # whose graph runs: the ledger is the tenant's
+            tenant = engine.session.tenant or ""  # the graph runs for a tenant, so the ledger is the tenant's
             cache = self._of_tenants.get(tenant) or self._of_tenants.setdefault(tenant, self._twin(saver))
             return (yield from cache.answer(tool, args, call_id, config, make, by_time))
         slot = take_slot(config)
@@ -329,19 +335,19 @@ class ToolCache(Component):
             slot.calls.end(slot)
 
     def _check_store(self, config: RunnableConfig, is_async: bool) -> Steps:
-        """Check that the graph's checkpoints are in the store of the ledger. A graph may also have no checkpointer."""
+        """Check that the graph, if it has a checkpointer, uses the store of the ledger."""
         runs_on: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
         if runs_on is None:
             return
         if engine := engine_of(runs_on):
             is_other = not (yield from self._is_seen_by(engine, is_async))
-        else:  # a wrapper, such as that of LangGraph's API server, may be around a saver of Keel's
+        else:  # a wrapper, such as that of LangGraph's API server, may contain a saver of Keel's
             is_other = any(each.__module__.startswith(_LANGGRAPHS) for each in type(runs_on).__mro__)
             if not is_other and type(runs_on) not in self._unknown:
                 self._unknown.add(type(runs_on))
                 _log.warning(
-                    "a graph runs on a %s, and the ledger of its tools is in %r: if that is another store, what is in "
-                    "doubt is not seen where the thread is. Make the ToolCache with the saver of the graph",
+                    "a graph runs on a %s, and the ledger of its tools is in %r: if these are different stores, "
+                    "unknown outcomes are not shown with the thread. Make the ToolCache with the graph's saver",
                     *(type(runs_on).__name__, self.saver),
                 )
         if is_other:
@@ -351,9 +357,12 @@ class ToolCache(Component):
             )
 
     def _is_seen_by(self, engine: Engine, is_async: bool) -> Steps:
-        """Return whether another engine reads what is written here. Three trips, once for each that has other drivers.
+        """Return whether another engine uses this store.
 
-        Names do not tell: one server has several, and several servers have a database of one name.
+        Three trips, once for each other driver.
+
+        It writes a record and looks for it, because names are ambiguous: a server may have several names, and several
+        servers may have databases of the same name.
         """
         ours = self.engine
         if engine.is_same_store(ours):
@@ -384,18 +393,18 @@ class ToolCache(Component):
     # -- calls without an answer -----------------------------------------------------------------------------------
 
     def _heal_tool_calls(self, messages: Sequence[BaseMessage], config: RunnableConfig) -> Plan[list[BaseMessage]]:
-        """Return the update that answers the tool calls of a conversation which have no answer.
+        """Return the update that answers the open tool calls of a conversation.
 
             def heal(state: MessagesState, config: RunnableConfig):
                 return {"messages": cache.heal_tool_calls(state["messages"], config)}
 
-        For a node that runs before the model does, in a graph whose tools this cache keeps. The answer to a call is its
-        stored result, if it has finished; its error, if it has failed; that it is not known whether it was carried out,
-        if it was cut off, runs at this moment, or is of a tool that the cache does not keep; else, that it was not
-        made. Each call gets one answer, right behind its message, in the order of the calls; `response_metadata` of an
-        answer that is added has `keel_healed`. A call that is in doubt stays in doubt until it is settled.
+        For a node that runs before the model, in a graph whose tools this cache keeps. A finished call is answered with
+        its stored result, a failed one with its error. If it was cut off, is still running, or is of a tool that the
+        cache does not keep, the answer states that its outcome is not known; otherwise, that the call was not made.
+        Each call gets one answer, directly after its message, in the order of the calls. Added answers have
+        `keel_healed` in their `response_metadata`. An unknown outcome stays unknown until it is settled.
 
-        No trip if every call has its answer. Else three, one or two more for each call in the ledger that gets an
+        No trip if every call has its answer. Otherwise three, one or two more for each call in the ledger that gets an
         answer, and one more for each 500 calls of the thread.
 
         Args:
@@ -407,11 +416,11 @@ class ToolCache(Component):
             thread waits for a person at this checkpoint.
 
         Raises:
-            InvalidConfig: A call has no answer, and `config` names no thread.
+            InvalidConfig: If a call has no answer, and `config` names no thread.
         """
         runs_on: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
         engine, ours = engine_of(runs_on), self.engine
-        # A graph may run for a tenant, whose ledger is another one.
+        # A graph may run for a tenant, which has its own ledger.
         session = engine.session if engine is not None and engine.is_same_place(ours) else ours.session
         return heal(session, self.policy_of, messages, config)
 
@@ -422,20 +431,22 @@ class ToolCache(Component):
     def _settle(
         self, thread_id: str | None, key: str, decision: str, result: str | None = None, *, by: str | None = None
     ) -> Plan[None]:
-        """Say what became of a call whose outcome is unknown; see `saver.tools.settle`."""
-        # What this cache has seen of the claim shortens the wait.
+        """Settle a call whose outcome is unknown; see `saver.tools.settle`."""
+        # If this cache already watches the claim, the wait is shorter.
         return settle_call(self.engine.session, thread_id, key, decision, result, by, False, _now(), self._watch)
 
     settle, asettle = faces(_settle)
 
     def _clear(self, thread_id: str | None = None, *, expired_only: bool = False) -> Plan[int]:
-        """Forget the settled calls of a thread, or with `None` those that threads share; return how many.
+        """Delete the finished calls of a thread; return how many.
 
-        They will be made again when they are asked for. Calls that are under way or whose outcome is unknown stay.
+        With `None`, delete those that threads share.
+
+        The tool runs again when such a call is repeated. Running calls and unknown outcomes stay.
 
         Args:
             thread_id: The thread.
-            expired_only: Only results whose `ttl` is over.
+            expired_only: Whether to delete only results whose `ttl` has expired.
         """
         now = _now()
 
@@ -447,14 +458,14 @@ class ToolCache(Component):
     clear, aclear = faces(_clear)
 
     def _result(self, thread_id: str, reference: str) -> Plan[Any]:
-        """Return the whole of a result that was too large for the conversation (`ToolPolicy.offload_bytes`).
+        """Return a large result (`ToolPolicy.offload_bytes`).
 
         Args:
             thread_id: The thread that made the call.
-            reference: What the message says: `response_metadata["keel_result"]["reference"]`.
+            reference: The `response_metadata["keel_result"]["reference"]` of its message.
 
         Raises:
-            NotFound: The ledger does not have it, or no longer.
+            NotFound: If the ledger does not contain it, or no longer.
         """
         session = self.engine.session
         found = yield from read_result(session, thread_id_of(thread_id), reference)
@@ -466,7 +477,7 @@ class ToolCache(Component):
     result, aresult = faces(_result)
 
     def forget(self) -> None:
-        """Start afresh in a process that was forked. Happens by itself."""
+        """Start empty in a forked process. Called automatically."""
         self._keeper.forget()
         self._account.forget()
         self._under_way = CallsUnderWay()

@@ -1,4 +1,4 @@
-"""A call of a tool: where it is made, under which key it is kept, and which answers of persons it uses."""
+"""A tool call: its place in the graph, its key, and its answers from people."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ from langgraph_keel.tools.policy import Scope, ToolPolicy
 
 _log = logging.getLogger(__name__)
 _VERSIONS = 1000
-"""Most tools whose versions are remembered."""
+"""Maximum number of tools whose versions are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a call is made. Empty where the config does not say."""
+    """The place where a call is made; fields missing in the config are empty."""
 
     thread_id: str
     checkpoint_ns: str  # of the graph
     checkpoint_id: str
     task_id: str
     run_id: str
-    steps: Mapping[str, str]  # for each graph around it, by its namespace: the checkpoint that the step runs from
+    steps: Mapping[str, str]  # by namespace of the enclosing graphs: the checkpoint from which the step runs
 
 
 def place_of(config: Mapping[str, Any]) -> Place:
-    """Return where a call is made."""
+    """Return the place of a call."""
     configurable = config.get("configurable") or {}
     info = getattr(configurable.get(CONFIG_KEY_RUNTIME), "execution_info", None)
     thread_id = configurable.get("thread_id")
     if thread_id is None:
         raise InvalidConfig(
-            "a tool was called without a thread: run it in a graph with a checkpointer, and a thread_id in its config"
+            "a tool was called without a thread: run it in a graph with a checkpointer and a thread_id in its config"
         )
-    # LangGraph takes `config["run_id"]` away before a tool sees its config, and leaves it here.
+    # LangGraph removes `config["run_id"]` before a tool sees its config, and keeps it here.
     standard = getattr(info, "run_id", None)
     run_id = (config.get("metadata") or {}).get("run_id") or configurable.get("run_id") or standard
     return Place(
@@ -75,7 +75,7 @@ def place_of(config: Mapping[str, Any]) -> Place:
 
 
 def shelf_of(tool: str, scope: Scope, place: Place, config: RunnableConfig) -> tuple[Shelf, str]:
-    """Return where a call is kept, and what of its scope is part of its key."""
+    """Return the shelf of a call, and the part of its key that comes from its scope."""
     if callable(scope):
         try:
             return Shelf(None, TOOLS), f"of {text_of(scope(config), 'what it returns')}"
@@ -85,7 +85,7 @@ def shelf_of(tool: str, scope: Scope, place: Place, config: RunnableConfig) -> t
     if scope == "run" and not place.run_id:
         raise InvalidConfig(
             f"tool {tool!r}: ToolPolicy(scope='run') needs a run_id in the run's config (in a subgraph: in its "
-            "metadata), the same when it resumes"
+            "metadata), and the same one to resume it"
         )
     if scope == "shared":
         return Shelf(None, TOOLS), ""
@@ -101,18 +101,18 @@ class Call:
     key: str
     record: CallRecord
     config: RunnableConfig
-    args: Mapping[str, Any]  # validated, without those that are ignored
+    args: Mapping[str, Any]  # validated, without ignored ones
     slot: CallSlot
     execute: Callable[[str], Any]  # runs the tool, given the idempotency key
 
     @property
     def is_alone(self) -> bool:
-        """Whether it answers no other call, and is made by a task, which may be lost."""
+        """Whether it answers only itself and belongs to a task, which a crash may lose."""
         return OWN in self.key and bool(self.record.task_id)
 
 
 class CallBuilder:
-    """Makes the calls that a program asks for. Its arguments are those of `ToolCache`."""
+    """Builds calls. Its arguments are those of `ToolCache`."""
 
     def __init__(
         self,
@@ -133,16 +133,16 @@ class CallBuilder:
         return f"{self._policies!r}, default={self._default!r}"
 
     def policy_of(self, name: str) -> ToolPolicy | None:
-        """Return how a tool is kept; `None` if it is not."""
+        """Return the policy of a tool; `None` if its calls are not kept."""
         policy = self._policies.get(name, self._default)
         return None if policy is None or policy.is_volatile else policy
 
     def context_of(self, config: RunnableConfig) -> str:
-        """Return what else must be the same for a call with this config to be the same."""
+        """Return the further text that must be equal for two calls to be equal."""
         return self._context(config) if callable(self._context) else self._context
 
     def add_names(self, names: Collection[str]) -> None:
-        """Learn the names of tools: a policy for one of them is not misspelt."""
+        """Add names of tools: policies with these names are not misspelt."""
         self._names.update(names)
 
     def build(
@@ -192,27 +192,27 @@ class CallBuilder:
     def _version_of(self, tool: BaseTool, policy: ToolPolicy) -> str:
         known = self._versions.get(id(tool))
         if len(self._versions) > _VERSIONS:
-            self._versions.clear()  # a program that makes its tools anew for every request must not keep them all
-        if known is None or known[0] is not tool:  # the address of one that is gone may be used again
+            self._versions.clear()  # a program that creates tools for every request must not keep them all
+        if known is None or known[0] is not tool:  # the address of a deleted tool may be reused
             _check_names(tool, policy)
             self._warn_of_misspelt()
             known = self._versions[id(tool)] = tool, version_of(tool, policy.version)
         return known[1]
 
     def _warn_of_misspelt(self) -> None:
-        """Log, once, each policy that no known tool has, if one without a policy has nearly that name."""
-        # The tools of a `ToolNode` are known with its first call, and others may come later.
+        """Warn once about each policy whose name is probably misspelt."""
+        # The tools of a `ToolNode` are known from its first call on; others may follow.
         others = sorted(self._names - self._policies.keys())
         for name in sorted(self._policies.keys() - self._names - self._misspelt):
             for near in get_close_matches(name, others, 1, 0.8):
                 self._misspelt.add(name)
                 _log.warning(
-                    "tool %r has no policy of its own, but %r has, which is no tool: is that misspelt?", near, name
+                    "tool %r has no policy, but %r, which is not a tool, has one: is that name misspelt?", near, name
                 )
 
 
 def _check_names(tool: BaseTool, policy: ToolPolicy) -> None:
-    """Check that a tool has the arguments that its policy names."""
+    """Check that a tool has the arguments named by its policy."""
     known = _arguments_of(tool)
     if known is None:
         return
@@ -229,7 +229,7 @@ def _has(tool: BaseTool, known: Collection[str]) -> str:
 
 
 def _arguments_of(tool: BaseTool) -> set[str] | None:
-    """Return the names of a tool's arguments, those that are injected too; `None` if it takes any."""
+    """Return all names of a tool's arguments; `None` if it takes any argument."""
     if isinstance(tool.args_schema, dict):
         takes_any = tool.args_schema.get("additionalProperties", False) is not False
         return None if takes_any else set(tool.args_schema.get("properties", ()))
@@ -242,22 +242,22 @@ def _arguments_of(tool: BaseTool) -> set[str] | None:
 
 
 class Answers:
-    """The answers of persons that a call uses: its own, and no others.
+    """Gives a call its own answers of people, and no others.
 
-    `interrupt()` finds them through LangGraph's scratchpad, for which a twin stands in while the call is made.
+    `interrupt()` reads them from LangGraph's scratchpad, which is replaced by a twin while the call runs.
     """
 
     def __init__(self, call: Call, known: Sequence[int]) -> None:
         self._configurable: Any = call.config.get("configurable") or {}
         self._config = call.config
         self._slot = call.slot
-        self._known = known  # the places, in LangGraph's list of answers, of those that it used in earlier attempts
+        self._known = known  # places in LangGraph's list of the answers used in earlier attempts
         self._count = 0
         self.used: list[int] = []
 
     @contextmanager
     def provide(self) -> Iterator[None]:
-        """Give them to whoever asks in the meantime. The config is this call's own: LangGraph makes one for each."""
+        """Answer the call's interrupts with them inside the context."""
         scratchpad = self._configurable.get(CONFIG_KEY_SCRATCHPAD)
         if scratchpad is None:
             with call_context(self._slot):
@@ -272,7 +272,7 @@ class Answers:
                 store_answers(self._config, self._slot)
 
     def ask(self, question: Any) -> Any:
-        """Return the next answer to a question of ours, or interrupt the graph with it."""
+        """Return the next answer to Keel's question, or interrupt the graph with it."""
         with self.provide():
             token = var_child_runnable_config.set(self._config)
             try:
@@ -288,7 +288,7 @@ class Answers:
         return twin_of(scratchpad, counter, self._new_answer)
 
     def _place(self) -> int:
-        """Return the place of the answer to the next question: a known one, or the first that nobody has used."""
+        """Return the place of the next question's answer: known, or first unused."""
         slot, answered = self._slot, len(self._slot.scratchpad.resume)
         nth, self._count = self._count, self._count + 1
         if nth < len(self._known) and self._known[nth] < answered:
@@ -296,7 +296,7 @@ class Answers:
             return self._use(self._known[nth])
         place = slot.next_place
         if not slot.may_use(place):
-            return sys.maxsize  # not the next one: whoever may take it may have done so before LangGraph looks
+            return sys.maxsize  # not the next place: another call may have used it before LangGraph looks
         return self._use(place) if place < answered else answered
 
     def _use(self, place: int) -> int:

@@ -1,6 +1,6 @@
-"""The ledger of a copy or a fork: the calls of the history that it shares with its source.
+"""The ledger of a copy or fork: the calls of the shared history.
 
-A fork must not repeat a call that its history has made, nor one whose outcome is unknown at the fork point.
+A fork must not repeat a call of its history, nor one whose outcome is unknown at the fork point.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from langgraph_keel.tools.orphans import read_past, steps_of
 _MADE = (CLAIMED, UNKNOWN, DONE)
 """The states of calls that may have acted."""
 _LOT = 100
-"""Calls whose results are read in one trip, and are in memory at once."""
+"""Calls whose results are read in one trip and held in memory together."""
 
 
 def _kin_keys(family: str, thread_id: str) -> Sequence[str]:
@@ -47,16 +47,16 @@ KIN: CellTable[tuple[str, str]] = CellTable(
     lambda parts: (str(parts[0]), str(parts[1])),
     thread_of=lambda key, note: note[1] if key in _kin_keys(*note) else "",
 )
-"""The threads that were made of each other by forks and copies: the random name of their family, and their own.
+"""Families of threads made by forks and copies: the family's random name, and the thread's id.
 
-They go with their threads, so another thread that gets the name of a deleted one is not of its family.
+The notes are deleted with their threads, so a new thread with the id of a deleted one does not join its family.
 """
 
 
 def join_kin(session: Session, copy: Copy) -> Plan[None]:
-    """Note that a fork or a copy shares its history with its source, and with the kin of that. Four trips."""
+    """Note that a fork or copy shares its source's history. Four trips."""
     notes, family = Cells(session, KIN, None), session.new_token()
-    for nth in range(2):  # first the family of the source, which may have one
+    for nth in range(2):  # first the family of the source, if it has one
         key, note = _kin_keys(family, copy.source)[nth], (family, copy.source)
         _, kept = yield from notes.swap(key, None, note, origin=copy.source)
         family = kept.record[0] if kept else family
@@ -65,7 +65,7 @@ def join_kin(session: Session, copy: Copy) -> Plan[None]:
 
 
 def find_kin(session: Session, thread_id: str) -> Plan[list[str]]:
-    """Return the other threads that share their history with a thread. One trip, or two."""
+    """Return the other threads that share history with a thread. One trip, or two."""
     notes = Cells(session, KIN, None)
     kept = yield from notes.find(_kin_keys("", thread_id)[0])
     found = (yield from notes.every(f"{kept.record[0]}.")) if kept else ()
@@ -73,7 +73,7 @@ def find_kin(session: Session, thread_id: str) -> Plan[list[str]]:
 
 
 def copy_calls(session: Session, copy: Copy) -> Plan[None]:
-    """Copy the calls that a copy or a fork shares with its source. One trip, and at least one for each call."""
+    """Copy the calls of the shared history. One trip, and one or more for each call."""
     calls, target = Cells(session, CALLS, copy.source), Cells(session, CALLS, copy.target)
     found = yield from calls.every()
     if found and copy.graph is not None:
@@ -83,15 +83,15 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
     for start in range(0, len(found), _LOT):
         for key, cell in (yield from calls.read_raw([key for key, _ in found[start : start + _LOT]])).items():
             record = calls.keep(key, cell).record
-            # The source settles its claims, and makes a call again if a person has allowed that. Until then, the
-            # outcome of the call is unknown in the copy.
+            # The source settles its claims, and repeats a call if a person allowed it. Until then, the outcome is
+            # unknown in the copy.
             if record.state == CLAIMED or may_run_again(record):
                 record = replace(record, state=UNKNOWN, decided="", error=None)
             if record.state == UNKNOWN:
                 yield from share_call(session, record.lineage, copy.source, copy.target)
             record = replace(record, thread_id=copy.target, untold={})
             if copy.graph is not None:
-                # A fork has none of the answers that were given to the pending step: their places are of no use.
+                # A fork has no answers to the pending step, so their places are useless.
                 record = replace(record, answers=(), decisions=(), taken=())
             new = target.cell(record, body=cell.body, origin=copy.target, expires_at=cell.expires_at)
             yield from target.swap_raw(key, None, new)
@@ -102,7 +102,7 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
 
 
 def find_open(session: Session, thread_id: str) -> Plan[set[str]]:
-    """Return the idempotency keys of the calls that a thread may make or may have made. One trip a page."""
+    """Return the idempotency keys of the open calls of a thread. One trip a page."""
     calls, found = Cells(session, CALLS, thread_id), set[str]()
     page = yield from calls.page()
     while page:
@@ -113,14 +113,14 @@ def find_open(session: Session, thread_id: str) -> Plan[set[str]]:
 
 
 def note_brought(session: Session, thread_id: str, lineages: Collection[str], place: str) -> Plan[None]:
-    """Note that a thread is copied from another store with these open calls. One trip for each."""
+    """Note the open calls of a copy from another store. One trip for each."""
     notes = Cells(session, BROUGHT, thread_id)
     for lineage in lineages:
         yield from notes.overwrite_raw(digest_of(lineage), notes.cell(place))
 
 
 def find_unused(session: Session, thread_id: str, graph: Graph) -> Plan[list[CallRecord]]:
-    """Return the calls that the next run of a thread looks for: they were made, and its latest state has no result."""
+    """Return the calls whose results are not in the thread's latest state."""
     calls = [kept.record for _, kept in (yield from Cells(session, CALLS, thread_id).every())]
     roots = [node for node in graph.nodes if calls and not (node.address.checkpoint_ns or node.is_ghost)]
     moments = [(node, UnreadHeader(node, session.codec)) for node in roots]
@@ -130,14 +130,14 @@ def find_unused(session: Session, thread_id: str, graph: Graph) -> Plan[list[Cal
 
 
 def find_later(session: Session, source: str, fork: str) -> Plan[list[CallRecord]]:
-    """Return the calls that a thread has made, and a fork or an original of it has not. One trip a page of both."""
+    """Return a thread's calls that its fork or original lacks. One trip a page."""
     ours = {call.lineage for call in (yield from read_ledger(session, fork)).values()}
     calls = (yield from read_ledger(session, source)).values()
     return [call for call in calls if call.lineage not in ours and call.state in _MADE]
 
 
 class _Fork:
-    """Tells the calls that were made before a fork point from those made after it."""
+    """Separates the calls before a fork point from those after it."""
 
     def __init__(self, session: Session, source: Graph, fork: Graph) -> None:
         roots = [node for node in source.nodes if not (node.address.checkpoint_ns or node.is_ghost)]
@@ -149,12 +149,12 @@ class _Fork:
         self._later = {str(node.address.checkpoint_id) for node in later}
 
     def has_made(self, call: CallRecord) -> bool:
-        """Return whether a call was made before the fork point, or its outcome is unknown there."""
+        """Return whether a call was made, or perhaps made, before the fork point."""
         step = steps_of(call).get("", "")
         if call.state == WAITING:
             return False  # the fork asks again
-        # Its result is part of a state in the fork; or of no state, and its step runs from a checkpoint of the fork. If
-        # that checkpoint was lost in a crash, its id decides: ids are in the order of creation.
+        # Its result is in a state of the fork; or in no state, and its step runs from a checkpoint of the fork. If
+        # that checkpoint was lost in a crash, its id decides, because ids are in order of creation.
         if self._past.knows(call, step) or step in self._ids - self._later_past.steps:
             return True
         is_later = self._later_past.knows(call, step) or step in self._later

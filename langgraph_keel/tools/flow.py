@@ -1,6 +1,6 @@
-"""How one call is answered: claim it, run the tool, settle it; or replay it; or wait; or ask a person about it.
+"""The plans of one call: run the tool, replay the result, wait, or ask a person.
 
-A plan (see `engine.plan`) whose requests are those of the store and two more: to wait a moment, and to run the tool.
+A plan (see `engine.plan`) whose requests are those of the store and two more: pause, and run the tool.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ from langgraph_keel.tools.stats import Account
 
 _log = logging.getLogger(__name__)
 _MOMENT, _SOON, _LATE = 0.001, 0.02, 0.5
-"""Seconds between two checks: of the other calls of the task, of a call that somebody else is making, and at most."""
+"""Polling intervals, in seconds: of other calls of the task, of a call made elsewhere, and the maximum."""
 _ERROR = 500
-"""Characters of an error that are kept."""
+"""Maximum length of a stored error, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ Steps: TypeAlias = Plan[Any]
 class Flow:
     """The plans of calls, over one ledger.
 
-    `clock` and `lease` are in milliseconds; with `by_time`, the question that is raised first is shown (async graphs).
+    `clock` and `lease` are in milliseconds. With `by_time` (async graphs), LangGraph shows the question raised first.
     """
 
     def __init__(
@@ -118,7 +118,10 @@ class Flow:
         self._driver = session.driver
 
     def answer(self, call: Call) -> Steps:
-        """Return a call's result: the stored one, or else the tool's own. A hit is one trip, a miss two or three."""
+        """Return the stored result of a call, or run the tool.
+
+        A hit is one trip, a miss two or three.
+        """
         if call.slot.is_in_itself:
             return (yield RunTool(partial(call.execute, call.record.lineage)))
         pause, is_watched = _SOON, False
@@ -131,7 +134,7 @@ class Flow:
                 if isinstance(verdict, SpokenFor):
                     call = _with_own_key(call)
                 elif isinstance(verdict, Busy):
-                    call.slot.calls.learn(call.slot)  # the call that makes it may come later in the same task
+                    call.slot.calls.learn(call.slot)  # the call that runs it may arrive later in the same task
                     self._under_way.end(call.slot)
                     if not is_watched and looks_lost(verdict.record, self._clock()):
                         is_watched = True
@@ -151,7 +154,7 @@ class Flow:
             self._under_way.end(call.slot)
 
     def _wait_for_others(self, call: Call, record: CallRecord) -> Plan[None]:
-        """Wait until it is known which call of the task has used which answer, and which of them asked."""
+        """Wait until the answers and the asking call of the task are known."""
         calls, scratchpad = call.slot.calls, call.slot.scratchpad
         is_same = is_same_call(record, call.record)
         call.slot.use(record.taken if is_same else ())
@@ -163,7 +166,7 @@ class Flow:
             calls.restore(scratchpad)
 
     def _resolve(self, call: Call, verdict: Finished | Doubtful) -> Plan[tuple[Call, Doubtful | None, Any]]:
-        """Return the result of a call that was made, or the doubt that is to be resolved by making it again."""
+        """Return an earlier result, or the doubt to resolve by running the tool."""
         if isinstance(verdict, Finished):
             try:
                 result = self._replay(call, verdict)
@@ -180,7 +183,7 @@ class Flow:
         return call, verdict if settled is None else None, settled
 
     def _copy_doubt(self, call: Call, doubt: Doubtful) -> Plan[Call]:
-        """Record another call's doubt for this one too: a person's answer must find it, whichever is answered first."""
+        """Record another call's doubt for this call, to allow any order of answers."""
         call = _with_own_key(call)
         before = doubt.record
         record = replace(call.record, state=UNKNOWN, started_at=before.started_at, until=before.until)
@@ -189,21 +192,21 @@ class Flow:
         return call
 
     def _wait_for(self, is_so: Callable[[], bool]) -> Plan[None]:
-        """Wait until something is so, at most for a lease: to ask in another order is better than to hang."""
+        """Wait for a condition, at most for a lease, to never hang."""
         pause, waited = _MOMENT, 0.0
         while not is_so() and waited * 1000 < self._lease:
             yield Pause(pause)
             pause, waited = min(pause * 1.5, _LATE), waited + pause
 
     def _wait_for_calls_under_way(self, call: Call) -> Plan[None]:
-        """Wait for the other calls of a step: an async graph cancels them when one raises, which puts them in doubt."""
+        """Wait for the step's other calls, which an async graph cancels if one raises."""
         self._under_way.end(call.slot)
         where = call.record.thread_id, call.record.checkpoint_id
         if call.slot.outer is None:
             yield from self._wait_for(lambda: not self._under_way.has_any(*where))
 
     def _ask(self, call: Call, question: GraphInterrupt) -> Plan[GraphInterrupt]:
-        """Return the question to raise: the first of the attempt. Two trips, and one or two to note whose that is."""
+        """Return the attempt's first question, to raise it. Two to four trips."""
         slot, calls = call.slot, call.slot.calls
         self._under_way.end(slot)
         yield from self._read_shown(call)
@@ -211,7 +214,7 @@ class Flow:
         if not calls.ask(question):
             if self._by_time:
                 yield from self._wait_for(lambda: calls.is_raised)
-            # On threads, LangGraph shows what the call raises that the model has named first.
+            # On threads, LangGraph shows the question of the call that the model listed first.
             return GraphInterrupt(*calls.question)
         try:
             if _has_shown(call):
@@ -228,7 +231,7 @@ class Flow:
         return question
 
     def _read_shown(self, call: Call) -> Plan[None]:
-        """Learn whose question was shown last in the task, unless that is known. One trip."""
+        """Read which question of the task was shown last, unless it is known. One trip."""
         if _has_shown(call) and call.slot.calls.shown is None:
             found = yield from self._shown(call).find(call.record.task_id)
             call.slot.calls.shown = found.record if found else None
@@ -243,19 +246,19 @@ class Flow:
         draft = self._ledger.draft(call.shelf, call.key, record)
         try:
             verdict = yield from self._ledger.claim(draft, doubt)
-            # Whoever resolves a doubt, or goes on from a question, has looked for orphans before.
+            # A call that resolves a doubt, or continues after a question, looked for orphans before.
             if isinstance(verdict, Claim) and call.is_alone and verdict.record.before in ("", FAILED):
                 return (yield from self._look_for_orphan(call, verdict))
             return verdict
         except BaseException:
-            # Cancelled, or the reply was lost: the claim may stand, and nobody would ever run the tool.
+            # Cancelled, or the reply was lost: the claim may be stored, with no process to run the tool.
             self._keeper.defer(lambda: run(self._ledger.withdraw(draft, self._clock()), self._driver))
             raise
 
-    # -- a call that was made by another name ------------------------------------------------------------------------
+    # -- a call that was made under another id ------------------------------------------------------------------------
 
     def _look_for_orphan(self, call: Call, claim: Claim) -> Plan[Verdict]:
-        """Return the claim, or the state of an orphan (`orphans.py`), which is this call from then on."""
+        """Return the claim, or the state of an orphan that this call continues."""
         own, pause, waited = claim.record, _MOMENT, 0.0
         while True:
             asked = self._watch.timer()
@@ -271,7 +274,7 @@ class Flow:
                 continue
             if isinstance(found, Orphan) and found.key < call.key:
                 claim.record = own
-                yield from self._ledger.withdraw(claim, self._clock())  # of two that wait for each other, one gives way
+                yield from self._ledger.withdraw(claim, self._clock())  # if two wait for each other, one yields
                 return Busy(found.kept.record)
             if found is None and claim.record is own:
                 return claim
@@ -284,9 +287,9 @@ class Flow:
             own = claim.record
 
     def _adopt(self, call: Call, claim: Claim, orphan: Orphan) -> Plan[Verdict | None]:
-        """Return the state of an orphan as this call's own; `None` if another call was quicker."""
+        """Take an orphan's state over for this call; `None` if another call was faster."""
         record = orphan.kept.record
-        # If this is cut off, a doubt with the orphan's idempotency key is left.
+        # If this is interrupted, a doubt with the orphan's idempotency key remains.
         before = FAILED if record.state == FAILED else UNKNOWN
         claim.record = replace(claim.record, lineage=record.lineage, before=before)
         if not (yield from self._ledger.renew(claim, self._clock() + self._lease)):
@@ -309,7 +312,7 @@ class Flow:
         return Finished(record, body, settlement.token)
 
     def _read_for(self, call: Call, record: CallRecord, cell: Cell) -> bytes | None:
-        """Return an orphan's result as this call's; `None` if it has none that can be used: then it is a doubt."""
+        """Return an orphan's result for this call; `None` if it is unusable: a doubt."""
         if record.state != DONE or not record.is_kept or record.version != call.record.version:
             return None
         try:
@@ -335,7 +338,7 @@ class Flow:
             yield from self._give_up(claim, WAITING, answers=answers.used, taken=call.slot.places)
             raise (yield from self._ask(call, question)) from None
         except GraphBubbleUp as error:
-            # Handed over to the graph above: the tool has done its work, but what it hands over is not kept.
+            # Passed to the parent graph: the tool has done its work, but the command is not kept.
             state = DONE if isinstance(error, ParentCommand) else UNKNOWN
             yield from self._give_up(claim, state, answers=answers.used, taken=call.slot.places)
             raise
@@ -343,7 +346,7 @@ class Flow:
             yield from self._give_up(claim, FAILED, error=f"{type(error).__name__}: {error}"[:_ERROR])
             raise
         except BaseException:
-            # Cancelled in the middle: nobody knows what the tool has done, and this task may not wait for a store.
+            # Cancelled while the tool ran: its effects are unknown, and this task must not wait for a store.
             state = UNKNOWN if has_begun else claim.record.before or FAILED
             self._defer(claim, self._end(claim, state, error="it was cancelled"))
             raise
@@ -359,7 +362,7 @@ class Flow:
         self._keeper.defer(lambda: run(self._ledger.settle(claim, settlement), self._driver))
 
     def _write(self, claim: Claim, settlement: Cell) -> Plan[bool]:
-        """Write how a call ended; if that is cut off, or the store fails, the keeper writes it once more."""
+        """Write the end of a call; after an error, the keeper retries once."""
         try:
             return (yield from self._ledger.settle(claim, settlement))
         except BaseException:
@@ -367,7 +370,7 @@ class Flow:
             raise
 
     def _give_up(self, claim: Claim, state: str, **more: Any) -> Plan[None]:
-        # What the tool has raised says more than a store that fails too: the lease runs out, the outcome is unknown.
+        # The tool's error matters more than a second one of the store: the lease expires, and the outcome is unknown.
         with suppress(StoreError):
             yield from self._write(claim, self._ledger.cell(self._end(claim, state, **more)))
 
@@ -394,7 +397,7 @@ class Flow:
         return result if body is None else self._shorten(call, result, body)
 
     def _encode_result(self, call: Call, result: Any) -> bytes | None:
-        """Return a result as it is stored, or `None` if it may not or cannot be used again."""
+        """Return a result as stored bytes; `None` if it may not or cannot be reused."""
         policy = call.policy
         try:
             if policy.cache_if is not None and not policy.cache_if(result):
@@ -424,15 +427,15 @@ class Flow:
         limit = call.policy.offload_bytes
         return result if limit is None else shorten(result, reference_of(call.shelf, call.key, body), limit)
 
-    # -- a call that nobody knows the end of -----------------------------------------------------------------------
+    # -- a call of unknown outcome ---------------------------------------------------------------------------------
 
     def _judge(self, call: Call, doubt: Doubtful) -> Plan[tuple[Call, ToolMessage | None]]:
-        """Return the result that the policy or a person decides on; none if the call is to be made again."""
+        """Return the result chosen by policy or person; `None` to run the tool again."""
         if call.policy.unknown == "retry":
             return call, None
         if call.policy.unknown == "raise":
             record = replace(doubt.record, state=UNKNOWN, retries=False)
-            # UNKNOWN now, so that `settle` does not have to wait for another lease, whatever its policy was before.
+            # UNKNOWN now, so that `settle` does not have to wait for another lease, whatever the earlier policy.
             if doubt.record.state in (CLAIMED, UNKNOWN) and doubt.record != record:
                 yield from self._ledger.note_doubt(call.shelf, call.key, doubt.token, record)
             yield from self._wait_for_calls_under_way(call)
@@ -459,12 +462,12 @@ class Flow:
 
 
 def _has_shown(call: Call) -> bool:
-    """Return whether a question of a call is shown as its own: it is of a task, and made by no other call."""
+    """Return whether a call shows its own questions: in a task, and not nested."""
     return bool(call.record.task_id) and call.slot.outer is None
 
 
 def _asks_for_another(doubt: CallRecord, call: Call) -> bool:
-    """Return whether a doubt that a person is asked about is that of another call, which may still be resumed."""
+    """Return whether the doubt is of another call that may still be resumed."""
     asks = call.policy.unknown == "ask" and bool(call.record.task_id)
     return asks and not is_same_call(doubt, call.record) and not is_past(doubt, call.record)
 

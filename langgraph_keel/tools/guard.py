@@ -1,7 +1,10 @@
-"""No tool acts in a replay: a `ToolCache` answers from the ledger, and a handler stops any other tool.
+"""Prevents tools from acting in a replay.
 
-The replay of a call is found by the context and by the fork's random id. Anything else in a config may come from a
-stranger, who would read another thread's results by it. `pay.func(...)`, which is no tool to LangChain, is not stopped.
+A `ToolCache` answers from the ledger, and a handler stops all other tools.
+
+The replay of a call is found by the context and by the fork's random id. Other fields of a config may come from an
+untrusted user, who could use them to read another thread's results. `pay.func(...)` is not stopped, because LangChain
+does not treat it as a tool.
 """
 
 from __future__ import annotations
@@ -22,14 +25,14 @@ from langgraph_keel.errors import ToolNotReplayed
 from langgraph_keel.tools.ledger import OWN, CallRecord, speaks_for_one
 
 FORKS = 1000
-"""Most forks that are remembered after their replay, for threads that outlive it."""
+"""Maximum number of forks remembered after their replay, for threads that outlive it."""
 
-_STRAY = "it was called in a thread without a context, so nothing says whether by the replay"
+_STRAY = "it was called in a thread without a context, so it may belong to the replay"
 
 
 @dataclass(frozen=True, slots=True)
 class OtherVersion:
-    """A tool that was answered with what another version of it has said."""
+    """A tool that was answered with a result of another version of it."""
 
     step: int
     tool: str
@@ -38,21 +41,21 @@ class OtherVersion:
 
 
 class Refused(BaseException):
-    """Ends the run in which a tool was refused: `except Exception` and `RetryPolicy` do not catch it."""
+    """Ends the run of a refused tool; `RetryPolicy` does not catch it."""
 
 
 class ToolHandler(BaseCallbackHandler):
-    """Hears of each tool that LangChain begins to run, and stops it by raising an error."""
+    """Is notified before LangChain runs a tool, and can stop it by raising an error."""
 
     raise_error = run_inline = True
-    # Tools go with `ignore_agent`, which must stay False.
+    # Tools are controlled by `ignore_agent`, which must stay False.
     ignore_llm = ignore_chain = ignore_retriever = ignore_retry = ignore_custom_event = True
 
 
 class ToolGuard(ToolHandler):
     """The tools of one replay, and the handler that stops them.
 
-    It goes with the context, which reaches tools called with `callbacks=[]`, and with the config, which reaches threads
+    It travels in the context, which reaches tools called with `callbacks=[]`, and in the config, which reaches threads
     without a context.
     """
 
@@ -64,10 +67,10 @@ class ToolGuard(ToolHandler):
         self.allowed = frozenset(allowed)
         self._step_of = step_of  # of the source's root graph; `None` if it is not recorded
         self.step = -1
-        self.run_id: str | None = None  # of the run whose steps are replayed
+        self.run_id: str | None = None  # of the replayed run
         self.refused: list[ToolNotReplayed] = []
         self.versions: dict[OtherVersion, None] = {}
-        self.shelves: dict[int, Mapping[str, CallRecord]] = {}  # per store, the ledger of the source
+        self.shelves: dict[int, Mapping[str, CallRecord]] = {}  # the ledger of the source, by store
         self._lock = Lock()
         self._given: dict[tuple[str, str, str], str] = {}
 
@@ -77,22 +80,22 @@ class ToolGuard(ToolHandler):
         """Stop a tool that would run."""
         name = _name_of(serialized, more)
         if name not in self.allowed:
-            raise self.refuse(name, "it is not kept in a ToolCache, so nobody knows what it has said")
+            raise self.refuse(name, "it is not kept in a ToolCache, so its result was not recorded")
 
     def refuse(self, tool: str, reason: str, *, is_new: bool = False, called: Any = None) -> Refused:
-        """Note a call that does not run; return what ends the run."""
+        """Note a refused call, and return the exception that ends the run."""
         error = ToolNotReplayed(tool, self.source, reason, is_new=is_new, called=called)
         with self._lock:
             self.refused.append(error)
         return Refused(error)
 
     def note_version(self, tool: str, recorded: str, now: str) -> None:
-        """Note that a tool was another version when it said what it is answered with."""
+        """Note that the recorded result is of another version of the tool."""
         if recorded != now:
             self.versions[OtherVersion(self.step, tool, recorded, now)] = None
 
     def choose(self, call: CallRecord, found: Mapping[str, CallRecord]) -> str | None:
-        """Return the key of the recorded call that answers one; a task that runs again gets the same ones again."""
+        """Return the key of the recorded call that answers a call, stable over attempts."""
         mine = call.task_id, call.tool_call_id, call.place
         with self._lock:
             if mine not in self._given:
@@ -112,12 +115,12 @@ class ToolGuard(ToolHandler):
             return key not in self._given.values()
         if not speaks_for_one(record):
             return True
-        # A result that used a person's answer is for one call, of its own step: the ledger keeps only the last.
+        # A result that used a person's answer is for one call of its step: the ledger keeps only the last such result.
         return key not in self._given.values() and self._step_of(record) in (None, self.step)
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Hold tools back meanwhile, in this context and in all that begins in it; as if outside of any other graph."""
+        """Stop tools in this context and its children, as if outside of other graphs."""
         _watch_threads()
         _forks.add(self)
         token, outer = _guard.set(self), var_child_runnable_config.set(None)
@@ -128,7 +131,7 @@ class ToolGuard(ToolHandler):
             _guard.reset(token)
 
     def close(self, *, is_kept: bool) -> None:
-        """Forget what the ledger says. The thread of a fork that is kept is one like any other from then on."""
+        """Drop the ledger's records; a kept fork becomes an ordinary thread."""
         self.shelves.clear()
         _forks.end(self, is_kept=is_kept)
 
@@ -161,23 +164,23 @@ class _Forks:
 
 _forks = _Forks()
 _guard: ContextVar[ToolGuard | None] = ContextVar("keel_holding", default=None)
-# Costs nothing while nothing is replayed: LangChain asks for the variable's value only.
+# Free while nothing is replayed: LangChain only reads the variable.
 register_configure_hook(_guard, inheritable=True)
 
 
 def find_guard(config: Mapping[str, Any]) -> ToolGuard | None:
-    """Return what holds tools back in the replay that a call belongs to; `None` if it belongs to none."""
+    """Return the guard of a call's replay; `None` outside of replays."""
     return _guard.get() or _forks.of((config.get("configurable") or {}).get("thread_id"))
 
 
 class _Strays(ToolHandler):
-    """Stops every tool in threads without a context or config, while anything is replayed in this process."""
+    """Stops tools in threads without a context or config, during a replay."""
 
     def on_tool_start(
         self, serialized: dict[str, Any] | None, input_str: str, *, parent_run_id: Any = None, **more: Any
     ) -> None:
-        """Stop a tool that may be of a replay."""
-        # What a replay does in the main thread has a context.
+        """Stop a tool that may belong to a replay."""
+        # In the main thread, a replay has a context.
         has_place = parent_run_id or _guard.get() or var_child_runnable_config.get()
         if has_place or current_thread() is main_thread():
             return
@@ -192,10 +195,10 @@ def _name_of(serialized: Mapping[str, Any] | None, more: Mapping[str, Any]) -> s
 
 
 _STRAYS = _Strays()
-_strays: ContextVar[Any] = ContextVar("keel_strays", default=_STRAYS)  # the default is what such a thread sees
+_strays: ContextVar[Any] = ContextVar("keel_strays", default=_STRAYS)  # such a thread sees the default
 
 
 @cache
 def _watch_threads() -> None:
-    """Have LangChain ask `_Strays` too, from the first replay of this process on; it knows no way back."""
+    """Register `_Strays` with LangChain, permanently, at the first replay."""
     register_configure_hook(_strays, inheritable=True)

@@ -1,6 +1,6 @@
-"""Tool calls of a conversation that have no answer, as a run was cut off: they are answered from the ledger.
+"""Answers tool calls that an interrupted run left open, from the ledger.
 
-Providers refuse a list of messages in which an answer is missing, or does not stand right behind its `AIMessage`.
+Providers reject a list of messages in which an answer is missing, or does not directly follow its `AIMessage`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from langgraph_keel.tools.results import mark_replay, messages_in, reference_of,
 
 _log = logging.getLogger(__name__)
 HEALED = "keel_healed"
-"""The key of `response_metadata` that says that an answer was added later: the state of the call, and its key."""
+"""The key of `response_metadata` that marks an added answer, with the call's state and key."""
 _NOT_MADE = "This call was not made: the conversation continued before it began."
 _UNREADABLE = "This call was not made: its arguments could not be read."
 _UNKNOWN = "It is not known whether this call was carried out. Check before you repeat it."
@@ -43,7 +43,7 @@ class OpenCall:
 
     id: str
     tool: str
-    is_valid: bool  # its arguments could be read: else no tool was called
+    is_valid: bool  # its arguments could be parsed; otherwise no tool was called
 
 
 Made: TypeAlias = tuple[str, Kept[CallRecord]]
@@ -53,7 +53,7 @@ PolicyOf: TypeAlias = Callable[[str], ToolPolicy | None]
 def heal(
     session: Session, policy_of: PolicyOf, messages: Sequence[BaseMessage], config: Mapping[str, Any]
 ) -> Plan[list[BaseMessage]]:
-    """Return the update that gives each call one answer, in its place; see `ToolCache.heal_tool_calls`."""
+    """Return the update that answers each call; see `ToolCache.heal_tool_calls`."""
     placed = place_answers(messages)
     if placed == list(messages):
         return []
@@ -64,7 +64,7 @@ def heal(
     calls = [each for each in placed if isinstance(each, OpenCall)]
     made = yield from _find_made(session, place, here, config, {call.id for call in calls if call.is_valid})
     answers: list[ToolMessage] = []
-    for call in reversed(calls):  # of the records of one id, the last one is that of the last call
+    for call in reversed(calls):  # of the records of one id, the last belongs to the last call
         found = made[call.id].pop() if call.is_valid and made[call.id] else None
         answers.append((yield from _answer(session, policy_of(call.tool), place, call, found)))
     from langgraph.graph.message import REMOVE_ALL_MESSAGES
@@ -74,12 +74,12 @@ def heal(
 
 
 def place_answers(messages: Sequence[BaseMessage]) -> list[BaseMessage | OpenCall]:
-    """Return messages with one answer to each call right behind its message: the first one, or an `OpenCall`.
+    """Return the messages with each call's first answer, or an `OpenCall`, after it.
 
-    Answers to calls that are not in the list stay where they are.
+    Answers to calls that are not in the list keep their place.
     """
     placed: list[BaseMessage | OpenCall] = []
-    places: dict[str, list[int]] = {}  # those of the last message that has made a call of this id
+    places: dict[str, list[int]] = {}  # of the last message with a call of this id
     for message in messages:
         if isinstance(message, ToolMessage) and message.tool_call_id in places:
             free = [each for each in places[message.tool_call_id] if isinstance(placed[each], OpenCall)]
@@ -96,10 +96,10 @@ def place_answers(messages: Sequence[BaseMessage]) -> list[BaseMessage | OpenCal
 
 
 def _calls_of(message: BaseMessage) -> list[OpenCall]:
-    """Return the calls that a message makes. One without an id cannot be answered."""
+    """Return the calls of a message that have an id, and so can be answered."""
     if not isinstance(message, AIMessage):
         return []
-    # Converters of messages give a provider both kinds, in this order.
+    # Message converters send a provider both kinds, in this order.
     calls = [(each, True) for each in message.tool_calls] + [(each, False) for each in message.invalid_tool_calls]
     return [OpenCall(each["id"], each["name"] or "", is_valid) for each, is_valid in calls if each["id"]]
 
@@ -113,17 +113,17 @@ def _asks_person(session: Session, here: Address) -> Plan[bool]:
 def _find_made(
     session: Session, place: Place, here: Address, config: Mapping[str, Any], ids: set[str]
 ) -> Plan[defaultdict[str, list[Made]]]:
-    """Return the records of calls with these ids whose results the thread does not know, by time. Two trips."""
+    """Return the calls of these ids without a result in the thread. Two trips."""
     made: defaultdict[str, list[Made]] = defaultdict(list)
     calls = yield from Cells(session, CALLS, here.thread_id).every()
-    # A call that a tool has made has a place inside of that.
+    # Nested calls have a place.
     calls = [each for each in calls if each[1].record.tool_call_id in ids and not each[1].record.place]
     if not calls:
         return made
     graph = yield from session.store.read_graph(here.thread_id)
     steps = {"": here.checkpoint_id, **place.steps, here.checkpoint_ns: here.checkpoint_id}
-    # A call without an answer was made before this run began, and the checkpoint that this step runs from may be stored
-    # later than the step ends.
+    # An open call was made before this run started, and the checkpoint of this step may be stored only after the step
+    # ends.
     began_at = [run.began_at for run in find_runs(run_of(config)) if run.thread_id == here.thread_id]
     pasts: dict[str, tuple[Past, set[str | None]]] = {}
     for namespace in {"", here.checkpoint_ns}:
@@ -148,9 +148,9 @@ def _find_made(
 def _answer(
     session: Session, policy: ToolPolicy | None, place: Place, call: OpenCall, made: Made | None
 ) -> Plan[ToolMessage]:
-    """Return the answer to a call. No trip if the ledger has no record of it, else one, or two."""
+    """Return the answer to a call. One or two trips if the ledger has a record of it."""
     if made is None:
-        # Of calls that threads share, only the last one is kept.
+        # For calls that threads share, the ledger keeps only the last one.
         is_kept = policy is not None and policy.scope in ("call", "thread", "run")
         text = _UNREADABLE if not call.is_valid else _NOT_MADE if is_kept else _UNKNOWN
         return _message(text, call, UNKNOWN if text == _UNKNOWN else "not made")
@@ -165,10 +165,10 @@ def _answer(
         return _message(_NOT_MADE, call, "not made", key)
     if record.state == FAILED:
         return _message(f"This call failed: {record.error}", call, FAILED, key)
-    if record.state != DONE:  # or it runs at this moment
+    if record.state != DONE:  # or it is still running
         return _message(_UNKNOWN, call, UNKNOWN, key)
     if place.task_id and OWN in key:
-        # From now on the thread knows the result, so an equal call that comes next is another call.
+        # Now the result is in the thread, so the next equal call is a new call.
         told_at = sorted({*record.told_at, place.checkpoint_id, *place.steps.values()})
         told, cell = replace(record, told_at=told_at), found.cell
         new = calls.cell(told, body=cell.body, origin=cell.origin, expires_at=cell.expires_at)
@@ -180,7 +180,7 @@ def _answer(
 def _result_of(
     session: Session, policy: ToolPolicy | None, shelf: Shelf, call: OpenCall, key: str, found: Kept[CallRecord]
 ) -> ToolMessage | None:
-    """Return the message in the stored result of a call; `None` if it has none."""
+    """Return the message in the stored result of a call; `None` if there is none."""
     record, body = found.record, found.cell.body
     if not record.is_kept:
         return None
@@ -194,7 +194,7 @@ def _result_of(
         result = shorten(result, reference_of(shelf, key, body), policy.offload_bytes)
     if not isinstance(result, ToolMessage):
         _log.warning(
-            "call %s of tool %r: of its result, only the message is put into the conversation, and no other update",
+            "call %s of tool %r: only the message is put into the conversation; its other updates are dropped",
             *(short_key(key), record.tool),
         )
     said = [each for each in messages_in(result) if isinstance(each, ToolMessage) and each.tool_call_id == call.id]

@@ -1,4 +1,4 @@
-"""Forgets the calls of tools that nobody can ask for any more; notes what tells of calls that are past."""
+"""Removes calls that no run can repeat from the ledger, and marks past ones."""
 
 from __future__ import annotations
 
@@ -40,35 +40,35 @@ from langgraph_keel.tools.orphans import NOTE, Past, read_past, steps_of
 
 
 class LedgerHook(Hook):
-    """Removes calls from the ledger with what they led to, and gives a copy those of its history."""
+    """Removes and copies calls together with their checkpoints."""
 
     tables = (CALLS, COUNTS, SHOWN, BROUGHT)
     shared_tables = (CALLS, COUNTS, SECRETS, SHARERS, KIN)
 
     def draft_put(self, session: Session, put: Put) -> None:
-        """Note in the last checkpoint of an invocation that has stored no other which one it was (`orphans.py`)."""
+        """Note the invocation in the checkpoint at its end (`durability="exit"`)."""
         if stores_at_end(put.config) and (name := INVOCATIONS.find(put.config)):
             put.header.about[NOTE] = name
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
-        """Copy the calls of the history that a copy or a fork shares with its source; see `copies.py`."""
+        """Copy the calls of the shared history to a copy or a fork; see `copies.py`."""
         yield from join_kin(session, copy)
         yield from copy_calls(session, copy)
 
     def find_relatives(self, session: Session, thread_id: str) -> Plan[Sequence[str]]:
-        """Return the other threads of the family of a thread. One trip, or two."""
+        """Return the other threads of a thread's family. One trip, or two."""
         return find_kin(session, thread_id)
 
     def find_warnings(
         self, session: Session, thread_id: str, checkpoint_id: str, action: str, relatives: Sequence[str]
     ) -> Plan[Sequence[tuple[str, str]]]:
-        """Name calls of a tool that a thread made before a rewind, and those that only forks and originals have made.
+        """Describe calls of a tool before a rewind, or only in forks and originals.
 
-        One trip; three more if the thread has called the tool before, and those of `find_later` for each other thread.
+        One trip; three more if the thread called the tool before, and those of `find_later` for each other thread.
         """
         if not action:
             return ()
-        found: list[tuple[str, str]] = []  # two calls may be told in the same words
+        found: list[tuple[str, str]] = []  # two calls may have equal descriptions
         session = session.with_placeholders()
         calls = (yield from read_ledger(session, thread_id)).values()
         if any(call.tool == action and call.checkpoint_id != checkpoint_id for call in calls):
@@ -78,7 +78,7 @@ class LedgerHook(Hook):
                     args = "" if call.args is None else f" {one_line(json.dumps(as_json(call.args)), 120)}"
                     at = iso_time(call.started_at)
                     said = f"Thread {thread_id!r} called {action}{args} at {at} ({call.state})"
-                    # Without a time: the reviewer can have known, so a decision stands.
+                    # Without a time: the reviewer could know of it, so a decision stays valid.
                     kept = "an equal call is answered with its result, one with other arguments is made"
                     found.append((f"{said}: {kept}.", ""))
         for name in relatives:
@@ -89,12 +89,12 @@ class LedgerHook(Hook):
         return found
 
     def after_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
-        """Forget the calls that a prune has left behind. One trip, if nothing is forgotten."""
+        """Remove the calls that a prune made unnecessary. One trip if none is removed."""
         stays = [header for node, header in roots_in(leaving.moments) if node.stamp in leaving.kept]
         since = min((made_at(header) or 0 for header in stays), default=None)
         if since is None:
             return
-        # Neither is needed where no tool was called.
+        # Neither is needed if no tool was called.
         past = cache(lambda: set(find_steps_behind(leaving.moments, leaving.kept)))
         pasts = cache(lambda: _read_pasts(leaving))
         now = session.milliseconds
@@ -103,8 +103,8 @@ class LedgerHook(Hook):
             if not call.invocation:
                 is_over = not leaving.run_ids and _is_past(call, cell, since, now, past)
                 return None if is_over else call
-            # A call that answers no other (`scope="call"`) goes when its result is part of all that stays. If it is
-            # part of some of that, the record says so from now on.
+            # A call that answers only itself (`scope="call"`) goes when its result is in all remaining states. If it is
+            # in some of them, the record now lists these.
             step = steps_of(call).get("", "")
             known = {first: each.knows(call, step) for first, each in pasts().items()}
             if call.state not in (DONE, FAILED) or not any(known.values()):
@@ -115,13 +115,13 @@ class LedgerHook(Hook):
         yield from revise(session, Shelf(leaving.thread_id, TOOLS), revised)
 
     def after_runs_removed(self, session: Session, run_ids: Collection[str], threads: Sequence[str]) -> Plan[None]:
-        """Forget the calls of these runs, those that threads share too."""
+        """Remove the calls of these runs, including those that threads share."""
         for shelf in [Shelf(None, TOOLS), *(Shelf(thread_id, TOOLS) for thread_id in threads)]:
             yield from forget(session, shelf, lambda call, _: call.run_id in run_ids)
 
 
 def _read_pasts(leaving: Leaving) -> dict[str, Past]:
-    """Return, for each checkpoint that stays and whose way back ends with it from now on, what lies behind it."""
+    """Return the past of each remaining checkpoint whose parent is removed."""
     roots = roots_in(leaving.moments)
     ancestry = Ancestry(node for node, _ in roots)
     stays = [node for node, _ in roots if node.stamp in leaving.kept]
@@ -132,10 +132,10 @@ def _read_pasts(leaving: Leaving) -> dict[str, Past]:
 def _is_past(
     call: CallRecord, cell: Cell, since: float, now: float, past: Callable[[], Collection[str | None]]
 ) -> bool:
-    # Made on the way to what is left, and ended before the oldest of that was made: its result is part of the state
-    # there. One whose end nobody knows, or that is under way, stays: without it the tool would run again.
+    # Made on the path to the remaining checkpoints, and ended before the oldest of them: its result is in their states.
+    # Running calls and unknown outcomes stay: without them the tool would run again.
     is_over = call.state in (DONE, FAILED) and (call.ended_at or call.started_at) < since
-    # An equal call of a later turn is answered with this one's result.
+    # This result answers an equal call of a later turn.
     is_needed = call.state == DONE and not speaks_for_one(call) and cell.is_live(now)
     return is_over and not is_needed and call.checkpoint_id in past()
 
@@ -144,12 +144,15 @@ def _is_past(
 
 
 def forget(session: Session, shelf: Shelf, is_over: Callable[[CallRecord, Cell], bool]) -> Plan[int]:
-    """Remove the calls of a shelf that `is_over` says are no longer needed; return how many. Trips as `revise`."""
+    """Remove the calls of a shelf that are over; return how many. Trips as `revise`."""
     return (yield from revise(session, shelf, lambda record, cell: None if is_over(record, cell) else record))
 
 
 def revise(session: Session, shelf: Shelf, change: Callable[[CallRecord, Cell], CallRecord | None]) -> Plan[int]:
-    """Remove or rewrite the calls of a shelf; return how many were removed. One trip a page, and more for changes."""
+    """Remove or rewrite the calls of a shelf; return how many were removed.
+
+    One trip a page, more with changes.
+    """
     calls, hits, removed = Cells(session, CALLS, shelf.thread_id), Cells(session, COUNTS, shelf.thread_id), 0
     page = yield from calls.page()
     while page:

@@ -1,6 +1,7 @@
-"""Names for the invocations of graphs in this process: a call is past if the same invocation has gone on since.
+"""Names for the invocations of graphs in this process.
 
-With `durability="async"` or `"exit"`, LangGraph stores too late for the store to say so.
+A call is past if its invocation has continued since. With `durability="async"` or `"exit"`, LangGraph stores its
+checkpoints too late for the store to show that.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from langgraph_keel.engine.config import run_of
 from langgraph_keel.engine.runs import find_runs
 
 _MOST = 1000
-"""Invocations whose names are remembered. The calls of others are known by the checkpoints that are stored."""
+"""Maximum invocations to remember. Calls of older ones are recognized by stored checkpoints."""
 
 
 class Invocations:
@@ -25,7 +26,7 @@ class Invocations:
         self.forget()
 
     def forget(self) -> None:
-        """Start afresh in a process that was forked."""
+        """Start empty in a forked process."""
         self._lock = Lock()
         self._names: OrderedDict[int, tuple[object, str]] = OrderedDict()
 
@@ -35,7 +36,7 @@ class Invocations:
         if run is None:
             return ""
         with self._lock:
-            # The run stands beside its name, so that no other one gets its address meanwhile.
+            # The entry keeps the run alive, so that its `id` is not reused.
             _, name = self._names.setdefault(id(run), (run, secrets.token_hex(8)))
             self._names.move_to_end(id(run))
             while len(self._names) > _MOST:
@@ -43,13 +44,13 @@ class Invocations:
         return name
 
     def find(self, config: Mapping[str, Any]) -> str:
-        """Return the name of the invocation behind a config; empty if it has called no tool."""
+        """Return the name of a config's invocation; empty if it called no tool."""
         with self._lock:
             return self._names.get(id(_find_run(config)), (None, ""))[1]
 
 
 def _find_run(config: Mapping[str, Any]) -> object:
-    """Return the run that is under way; or what LangGraph makes for each, which a program may hand to several."""
+    """Return the current run, or LangGraph's control object if several runs share it."""
     control = run_of(config)
     runs = find_runs(control)
     return next(iter(runs)) if len(runs) == 1 else control

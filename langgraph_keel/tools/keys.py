@@ -1,10 +1,9 @@
-"""What makes two calls the same call: a keyed hash over the tool's name and its validated arguments.
+"""The keys of calls: a keyed hash over the tool's name and validated arguments.
 
-The arguments are those that the model gave, after validation by the tool's own schema: defaults are filled in, "1" and
-1 are the same where an int is wanted, and what the graph injects (state, store, ids) is not among them. They are
-written as canonical JSON (RFC 8785), in which a list and a tuple are the same, and 1 and 1.0; what JSON cannot tell
-apart otherwise (bytes, dates, sets, large integers, ...) is tagged. The hash is keyed (HMAC-SHA-256): who reads keys
-cannot try out arguments.
+The arguments are the model's, after validation by the tool's own schema: defaults are filled in, "1" equals 1 for an
+int, and injected arguments (state, store, ids) are excluded. They are written as canonical JSON (RFC 8785), in which a
+list equals a tuple, and 1 equals 1.0; values that JSON cannot distinguish (bytes, dates, sets, large integers, ...) are
+tagged. Because the hash is keyed (HMAC-SHA-256), a reader of the keys cannot guess arguments.
 """
 
 from __future__ import annotations
@@ -39,28 +38,28 @@ from langgraph_keel.errors import InvalidInput
 from langgraph_keel.tools.ledger import OWN, SECRETS, CallRecord
 
 _SAFE = 2**53 - 1
-"""The largest integer that RFC 8785 can write: JSON's numbers are doubles."""
+"""The largest integer in RFC 8785: JSON's numbers are doubles."""
 _TAG = "$keel"
 _NAMED = (datetime, date, time, UUID, Decimal, PurePath)
 _TOOLS = "tools"
-"""The key under which the secret is stored."""
+"""The key of the stored secret."""
 
 
 class HashSecret:
-    """The key of the hash: what the program gives, or what is made once for a store and kept there."""
+    """The key of the hash: given, or generated once and kept in the store."""
 
     def __init__(self, given: bytes | None) -> None:
         self._secret = given
 
     def read(self, session: Session) -> Plan[bytes | None]:
-        """Return it; `None` if there is none yet, and so no call either. One trip, unless it is known already."""
+        """Return it; `None` if the store has none, and thus no calls. At most one trip."""
         if self._secret is not None:
             return self._secret
         kept = yield from Cells(session, SECRETS, None).find(_TOOLS)
         return kept.record if kept else None
 
     def read_or_make(self, session: Session) -> Plan[bytes]:
-        """Return it; if there is none yet, make one. One trip, unless it is known already."""
+        """Return it, or generate one if the store has none. One trip, unless it is known."""
         if self._secret is None:
             fresh = secrets.token_bytes(32)
             _, kept = yield from Cells(session, SECRETS, None).swap(_TOOLS, None, fresh)
@@ -69,7 +68,7 @@ class HashSecret:
 
 
 def arguments_of(tool: BaseTool, args: Mapping[str, Any], ignore: Collection[str] = ()) -> dict[str, Any]:
-    """Return the arguments of a call as the tool's own schema has them, without those that are injected."""
+    """Return a call's arguments, validated by the schema, without injected ones."""
     model, injected = _model_of(tool.get_input_schema(), _names_in(tool.tool_call_schema), frozenset(ignore))
     given = {name: value for name, value in args.items() if name not in injected}
     if model is None:
@@ -78,7 +77,7 @@ def arguments_of(tool: BaseTool, args: Mapping[str, Any], ignore: Collection[str
         valid = model.model_validate(given)
     except ValueError:
         return given
-    # A default that is made anew each time (an id, a time) would make every call another one.
+    # Generated defaults (an id, a time) would make every call different.
     names = {
         name
         for name, field in model.model_fields.items()
@@ -99,8 +98,8 @@ def _is_model(schema: Any) -> bool:
 def _model_of(
     schema: Any, known: frozenset[str] | None, ignore: frozenset[str]
 ) -> tuple[type[BaseModel] | None, frozenset[str]]:
-    """Return the model to validate with, in which injected arguments may be missing; and their names."""
-    # LangChain's `tool_call_schema` would not do: it drops aliases, settings (`extra="allow"`) and validators.
+    """Return the validation model with optional injected arguments, and their names."""
+    # LangChain's `tool_call_schema` is not enough: it drops aliases, settings (`extra="allow"`) and validators.
     if known is None or not _is_model(schema):
         return None, frozenset(ignore)
     injected = frozenset(schema.model_fields) - known
@@ -109,7 +108,7 @@ def _model_of(
 
 
 def version_of(tool: BaseTool | None, declared: str | None) -> str:
-    """Return a tool's version: the declared one, or a hash of its schema and, where it can be read, its source."""
+    """Return a tool's version: declared, or a hash of its schema and source."""
     if declared is not None:
         return declared
     if tool is None:
@@ -117,7 +116,7 @@ def version_of(tool: BaseTool | None, declared: str | None) -> str:
     schema: Any = tool.tool_call_schema
     try:
         shown = schema.model_json_schema() if _is_model(schema) else schema
-    except PydanticUserError:  # a type that JSON Schema has no word for
+    except PydanticUserError:  # a type without a JSON Schema
         shown = repr(schema.model_fields)
     text = json.dumps([tool.name, shown, _source(tool)], sort_keys=True, default=repr)
     return sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
@@ -141,12 +140,12 @@ def key_of(secret: bytes, tool: str, scope: Sequence[str], args: Mapping[str, An
 
 
 def canonical(tool: str, args: Mapping[str, Any]) -> Any:
-    """Return the arguments of a tool's call as plain JSON, in which different values differ."""
+    """Return the arguments of a call as JSON; different values stay different."""
     return to_json(dict(args), f"tool {tool!r}, arguments")
 
 
 def to_json(value: Any, where: str) -> Any:
-    """Return a value as JSON, so that different values differ and equal ones do not."""
+    """Return a value as JSON: equal values are equal, and different ones differ."""
     if value is None or (isinstance(value, bool | str) and not isinstance(value, Enum)):
         return value
     for kind, form in _FORMS.items():
@@ -194,7 +193,7 @@ def _class_of(value: Any) -> str:
 
 
 def _module_of(kind: type) -> str:
-    """Return where a class is from, the same for a program that is run and one that imports it."""
+    """Return the module of a class, the same whether the program is run or imported."""
     main = sys.modules.get("__main__")
     if kind.__module__ != "__main__" or main is None:
         return kind.__module__
@@ -220,11 +219,11 @@ _FORMS: Mapping[Any, Callable[[Any, str], Any]] = {
 
 
 def key_of_one(key: str, record: CallRecord) -> str:
-    """Return the key of a call that answers no other, so that those of all calls like it begin with `key`."""
+    """Return the key of a call that answers only itself; `key` is its prefix."""
     return f"{key}{OWN}{own_key(key, record)[:32]}"
 
 
 def own_key(key: str, record: CallRecord) -> str:
-    """Return the key of a call that speaks for itself, where `key` is that of all calls like it."""
+    """Return a call's own key, where `key` is that of all equal calls."""
     text = json.dumps([key, record.task_id, record.tool_call_id, record.place])
     return sha256(text.encode()).hexdigest()

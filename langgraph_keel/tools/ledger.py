@@ -1,7 +1,7 @@
-"""The ledger of tool calls: claimed before a tool runs, settled before its result is used.
+"""The ledger of tool calls: claimed before a tool runs, then settled.
 
-A call is a cell (see `engine.cells`) whose key is a hash of the call. Its header is a `CallRecord`; its body, once the
-tool is done, the result. A claim that is taken over gets a new token, so its former holder cannot settle it (fencing).
+A call is a cell (see `engine.cells`) whose key is a hash of the call. Its header is a `CallRecord`; its body is the
+result, once the tool is done. Taking over a claim changes its token, so the former holder cannot settle it (fencing).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from langgraph_keel.errors import short_key
 _log = logging.getLogger(__name__)
 
 TOOLS = "tool"
-"""The kind of the cells of calls."""
+"""The kind of the cells that contain calls."""
 HITS = "hits"
-"""The kind of the cells that count how often a call was answered from the ledger, under the keys of the calls."""
+"""The kind of the cells that count the hits of calls, under the keys of the calls."""
 OWN = "."
-"""In the key of a call that answers no other (`scope="call"`): after the hash of all calls like it, before its own."""
+"""In the key of a call that answers only itself (`scope="call"`): separates the hash of equal calls from its own."""
 NEVER_BEGAN = "it never began"
 """The error of a call whose claim was withdrawn before the tool ran."""
 LEASE = 30.0
-"""Seconds without a renewal after which a claim counts as left, unless a `ToolCache` says otherwise."""
+"""Default seconds without a renewal after which a claim counts as abandoned."""
 CLAIMED, DONE, FAILED, UNKNOWN, WAITING = "claimed", "done", "failed", "unknown", "waiting"
-"""The states of a call. *Unknown*: its holder died, or was cancelled while the tool ran; *waiting*: for a person."""
+"""The states of a call. *Unknown*: its holder died or was cancelled during the call; *waiting*: for a person."""
 
 BROUGHT: CellTable[str] = CellTable(
     "brought",
@@ -47,9 +47,9 @@ BROUGHT: CellTable[str] = CellTable(
     lambda parts: str(parts[0]),
     moves="never",
 )
-"""By digests of idempotency keys: the store from which the thread was copied with a call in doubt, or to be retried."""
+"""By digest of the idempotency key: the store from which a thread was copied with an open call."""
 
-# What is empty or zero is not written.
+# Empty and zero fields are not written.
 _DEFAULTS: dict[str, Any] = {"version": "", "started_at": 0, "until": 0, "holder": "", "lineage": ""}
 
 COUNTS: CellTable[int] = CellTable(
@@ -59,43 +59,43 @@ COUNTS: CellTable[int] = CellTable(
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One call of a tool, as the ledger has it. Times are milliseconds since 1970."""
+    """One tool call in the ledger. Times are milliseconds since 1970."""
 
     tool: str
     version: str  # of the tool; a result of another version is not a hit
     state: str
     started_at: int
-    until: int  # how long the claim holds, by its holder's clock alone (see `leases.Watch`); more with each renewal
-    holder: str  # host, process, and which of them (see `langgraph_keel.engine.leases`)
-    lineage: str  # the idempotency key: the same for every attempt at one call, until that is settled for good
+    until: int  # end of the claim by its holder's clock only (see `leases.Watch`); increased by each renewal
+    holder: str  # host and process (see `langgraph_keel.engine.leases`)
+    lineage: str  # the idempotency key: the same for every attempt at one call, until that is finally settled
     thread_id: str = ""
     checkpoint_ns: str = ""
     checkpoint_id: str = ""  # the checkpoint whose step made it
     task_id: str = ""
-    run_id: str = ""  # as `delete_for_runs` knows it
-    tool_call_id: str = ""  # the model's name for the call
-    place: str = ""  # in its task: the call that it is made inside of, and its number among equal calls
+    run_id: str = ""  # as in `delete_for_runs`
+    tool_call_id: str = ""  # the model's id of the call
+    place: str = ""  # in its task: the enclosing call, and its number among equal calls
     ended_at: int | None = None
     is_kept: bool = False  # its result is stored
-    # Positions in LangGraph's list of the task's answers: those that the tool used, those about the fate of an earlier
-    # attempt, and all that this call used, including its nested calls.
+    # Positions in LangGraph's list of the task's answers: those used by the tool, those about the outcome of an earlier
+    # attempt, and all that this call and its nested calls used.
     answers: Sequence[int] = ()
     decisions: Sequence[int] = ()
     taken: Sequence[int] = ()
-    is_persons: bool = False  # its result uses a person's answer, and is replayed to the very same call only
+    is_persons: bool = False  # its result uses a person's answer, and answers only the same call
     before: str = ""  # the state of an earlier attempt that was taken over
     nbytes: int = 0  # of the stored result
-    cost: Any = None  # from the policy; a value that is no number counts as none
+    cost: Any = None  # from the policy; ignored if it is not a number
     error: str | None = None
-    decided: str = ""  # the end of the call, as a person has settled it: `retry`, `done` or `skip`
-    args: Any = None  # if the user lets them be stored
+    decided: str = ""  # a person's decision: `retry`, `done` or `skip`
+    args: Any = None  # only with `store_arguments=True`
     steps: Mapping[str, str] = field(default_factory=dict)  # in a subgraph: see `call.Place`
-    invocation: str = ""  # the invocation of the root graph that made such a call (`invocations.py`)
-    past_of: Sequence[str] = ()  # checkpoints whose states have its result, though a prune removed the way to them
+    invocation: str = ""  # the root graph's invocation, with `scope="call"` (`invocations.py`)
+    past_of: Sequence[str] = ()  # checkpoints whose states contain its result, after a prune removed the path to them
     told_at: Sequence[str] = ()  # checkpoints from whose steps its result was added to the messages (`healing.py`)
     lease: int = 0  # milliseconds within which its holder renews the claim
-    retries: bool = False  # the policy it was made with makes it again after a crash
-    # The parts of a person's decision that the audit trail does not have yet: `secret`, `at`, `by`, `result`.
+    retries: bool = False  # its policy repeats it after a crash
+    # The parts of a person's decision not yet in the audit trail: `secret`, `at`, `by`, `result`.
     untold: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -125,9 +125,9 @@ CALLS: CellTable[CallRecord] = CellTable(
 
 
 class Shown(NamedTuple):
-    """The question of a task that a person was shown last."""
+    """The last shown question of a task."""
 
-    call: str  # the model's name for the call that asks, or its number in the task
+    call: str  # the model's id of the asking call, or its number in the task
     place: int  # of the answer in LangGraph's list
 
 
@@ -137,7 +137,7 @@ def _unpack_shown(parts: Sequence[Any]) -> Shown:
 
 
 SHOWN: CellTable[Shown] = CellTable("shown", "the note of the question that was shown of task", list, _unpack_shown)
-"""By the ids of tasks."""
+"""By task id."""
 
 
 def _unpack_secret(parts: Sequence[Any]) -> bytes:
@@ -153,7 +153,7 @@ SECRETS: CellTable[bytes] = CellTable(
 
 
 def digest_of(name: str) -> str:
-    """Return what tells a thread or a call from all others in the key of a note: 32 hexadecimal digits."""
+    """Return the digest of a thread id or lineage: 32 hexadecimal digits."""
     return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -168,31 +168,31 @@ SHARERS: CellTable[tuple[int, str]] = CellTable(
     lambda parts: (int(parts[0]), str(parts[1])),
     thread_of=lambda key, note: note[1] if key == _sharer_key(key.partition(".")[0], note[1]) else "",
 )
-"""The threads that have a call which was in doubt when a thread was forked or copied, by its idempotency key.
+"""The threads that share a call whose outcome was unknown at a fork or copy, by its idempotency key.
 
-Each with its generation: 0 for the thread that made the call; for a fork or a copy of a thread, one more than for that.
+Each has its generation: 0 for the thread that made the call, and one more than its source for a fork or copy.
 """
 
 
 @dataclass(slots=True)
 class Claim:
-    """A call that is ours to make: until `record.until`, unless it is renewed. Or a claim on its way."""
+    """The right to make a call until `record.until`, stored or not yet."""
 
     shelf: Shelf
     key: str
-    token: str  # known before anything is sent
-    record: CallRecord  # as it was sent last
+    token: str  # chosen before the claim is sent
+    record: CallRecord  # as last sent
     expected: str | None = None  # the token that the cell must hold
 
     @property
     def work(self) -> str:
-        """What goes on under it, for the log."""
+        """A description of the running call, for the log."""
         return f"tool {self.record.tool!r} runs"
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A call that was made already, and its result. `token` is what `claim` needs to make it again."""
+    """A finished call and its result. `claim` needs the `token` to repeat it."""
 
     record: CallRecord
     body: bytes
@@ -201,14 +201,14 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else is making this call now."""
+    """Another process or task is making this call now."""
 
     record: CallRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Doubtful:
-    """A call that was begun, and nobody knows how it ended. `token` is what `claim` needs to make it again."""
+    """A call of unknown outcome. `claim` needs the `token` to repeat it."""
 
     record: CallRecord
     token: str
@@ -216,7 +216,7 @@ class Doubtful:
 
 @dataclass(frozen=True, slots=True)
 class SpokenFor:
-    """What stands under the key is for another call only, and must stay: this call needs a key of its own."""
+    """The key has a record that answers only another call: use an own key."""
 
 
 Verdict: TypeAlias = Claim | Finished | Busy | Doubtful | SpokenFor
@@ -230,11 +230,14 @@ class Ledger:
         self._watch = watch
 
     def draft(self, shelf: Shelf, key: str, mine: CallRecord) -> Claim:
-        """Return a claim that is not made yet. `mine.started_at` is now."""
+        """Return a claim that is not stored yet. `mine.started_at` is now."""
         return Claim(shelf, key, self._session.new_token(), mine)
 
     def claim(self, draft: Claim, doubt: Doubtful | None = None) -> Plan[Verdict]:
-        """Claim a call, if nobody has made it or is making it. One trip; one more to take over what stands there."""
+        """Claim a call unless it is running or made.
+
+        One trip; one more to take over an existing record.
+        """
         mine, suspect = draft.record, ""
         if doubt:
             draft.expected, draft.record = doubt.token, _continue_attempt(mine, doubt.record)
@@ -253,16 +256,16 @@ class Ledger:
                 if isinstance(verdict, Doubtful) and (yield from adopt(self._session, draft.shelf, draft.key, found)):
                     continue
                 if isinstance(verdict, Doubtful) and found.record.state == CLAIMED and found.token != suspect:
-                    suspect = found.token  # it may have settled the call and ended since this was read: look again
+                    suspect = found.token  # its process may have settled the call and exited since: look again
                 elif verdict is not None:
                     return verdict
                 else:
-                    # What was done for good is followed by a new call, not by another attempt.
+                    # After a finished call this is a new call, not another attempt.
                     draft.expected = found.token
                     draft.record = mine if found.record.state == DONE else _continue_attempt(mine, found.record)
 
     def _verdict(self, found: Kept[CallRecord], mine: CallRecord, asked: float) -> Verdict | None:
-        """Return what a claim finds, or `None` if the call may be made."""
+        """Return the verdict on an existing record; `None` if the call may be made."""
         record, cell = found.record, found.cell
         is_same = is_same_call(record, mine)
         if not is_same and speaks_for_one(record):
@@ -277,19 +280,19 @@ class Ledger:
         if record.state != DONE:
             return None
         if not record.is_kept:
-            return Doubtful(record, cell.token)  # the very same call has ended: it must not run again in silence
+            return Doubtful(record, cell.token)  # the same call finished: it must not silently run again
         is_current = record.version == mine.version and cell.is_live(mine.started_at)
-        # The very same call is answered whatever became of the tool meanwhile, and however old the result is.
+        # The same call is answered even if the tool changed since, and regardless of the age of the result.
         return Finished(record, cell.body, cell.token) if is_same or is_current else None
 
     def renew(self, claim: Claim, until: int) -> Plan[bool]:
-        """Make a claim hold longer; return whether it is still ours. One trip."""
+        """Extend a claim; return whether it is still ours. One trip."""
         claim.record = replace(claim.record, until=max(until, claim.record.until + 1))
         cell = self.cell(claim.record, token=claim.token)
         return (yield from self._calls(claim.shelf).swap_raw(claim.key, claim.token, cell)).done
 
     def withdraw(self, draft: Claim, now: int) -> Plan[None]:
-        """Take a claim back that may have been stored, or may still be on its way: the tool never ran. Two trips."""
+        """Withdraw a claim that is or may yet be stored, before its tool ran. Two trips."""
         calls, done = self._calls(draft.shelf), False
         while not done:
             cell = (yield from calls.read_raw([draft.key])).get(draft.key)
@@ -297,7 +300,7 @@ class Ledger:
             if token not in (draft.token, draft.expected):
                 return
             if cell is not None and cell.token != draft.token:
-                # A claim that comes later finds that the token it expects is gone.
+                # A claim that arrives later then fails, because its expected token is gone.
                 new = replace(cell, token=self._session.new_token())
             else:  # a doubt stays a doubt, with its idempotency key
                 record = replace(draft.record, state=draft.record.before or FAILED, ended_at=now)
@@ -305,15 +308,15 @@ class Ledger:
             done = (yield from calls.swap_raw(draft.key, token, new)).done
 
     def settle(self, claim: Claim, settlement: Cell) -> Plan[bool]:
-        """Write how a call ended; return whether the claim was still ours. One trip, durable."""
+        """Write a call's end, durably; return whether the claim was ours. One trip."""
         return (yield from self._calls(claim.shelf).swap_raw(claim.key, claim.token, settlement)).done
 
     def settle_doubt(self, shelf: Shelf, key: str, expected: str | None, record: CallRecord, body: bytes) -> Plan[bool]:
-        """Write how a doubtful call ended, as a person says; return whether the doubt was still there. One trip."""
+        """Write a decision on a doubt; return whether the doubt still existed. One trip."""
         return (yield from self._calls(shelf).swap_raw(key, expected, self.cell(record, body=body))).done
 
     def read_equals(self, shelf: Shelf, key: str) -> Plan[dict[str, Kept[CallRecord]]]:
-        """Read the other calls with the same arguments as one that answers no other (`key`). One trip for each 500."""
+        """Read the other calls with the same arguments as `key`. One trip for each 500."""
         calls = yield from self._calls(shelf).every(key.partition(OWN)[0])
         for other, kept in calls:
             if other != key and kept.record.state == UNKNOWN and (yield from adopt(self._session, shelf, other, kept)):
@@ -324,19 +327,22 @@ class Ledger:
         return others
 
     def take_over(self, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[Cell | None]:
-        """Take over how a call has ended, with its body; `None` if another call was quicker. One trip, or two."""
+        """Take over a call's end and body; `None` if another call was faster.
+
+        One trip, or two.
+        """
         calls, cell, left = self._calls(shelf), kept.cell, None
         yield from tell_settlement(self._session, shelf, key, kept)
         if kept.record.state == DONE:
             found = (yield from calls.read_raw([key])).get(key)
             if found is None or found.token != kept.token:
                 return None
-            # A result also stays where it is, for runs that continue from its own step.
+            # A result also stays in its place, for runs that continue from its own step.
             cell, left = found, replace(found, token=self._session.new_token())
         return cell if (yield from calls.swap_raw(key, kept.token, left)).done else None
 
     def note_doubt(self, shelf: Shelf, key: str, token: str, record: CallRecord) -> Plan[None]:
-        """Write that a person was asked about a doubt, which stays the same one, if it is still there. One trip."""
+        """Update a doubt, if it still exists, after a person was asked. One trip."""
         yield from self._calls(shelf).swap_raw(key, token, self.cell(record, token=token))
 
     def _calls(self, shelf: Shelf) -> Cells[CallRecord]:
@@ -345,24 +351,24 @@ class Ledger:
     def cell(
         self, record: CallRecord, *, token: str | None = None, body: bytes = b"", expires_at: int | None = None
     ) -> Cell:
-        """Return the cell of a call, ready to be written: more than once does no harm."""
-        cells = Cells(self._session, CALLS, record.thread_id)  # which shelf makes no difference here
+        """Return the cell of a call. Writing it more than once is harmless."""
+        cells = Cells(self._session, CALLS, record.thread_id)  # the shelf does not matter here
         return cells.cell(record, token=token, body=body, origin=record.thread_id, expires_at=expires_at)
 
 
 class Original(NamedTuple):
-    """What is known elsewhere of a call in doubt."""
+    """Information from elsewhere about a call of unknown outcome."""
 
-    thread_id: str = ""  # in which it is to be settled; empty for a thread's own calls
-    place: str = ""  # the store that this thread was copied from, if it had the call in doubt then
-    end: Cell | None = None  # how it ended, if another thread knows that
+    thread_id: str = ""  # the thread in which to settle it; empty for a thread's own calls
+    place: str = ""  # the store from which this thread was copied with the call, if any
+    end: Cell | None = None  # its end, if another thread recorded it
 
 
 def find_original(session: Session, shelf: Shelf, key: str, record: CallRecord) -> Plan[Original]:
-    """Return where a call in doubt is to be settled, and how it ended if another thread of the store knows that.
+    """Return where to settle an unknown outcome, and its end if recorded elsewhere.
 
-    The first thread of `SHARERS` that still has the call is the original. A call that a person has skipped in another
-    thread is skipped there only. Two trips, and one a page of each noted thread.
+    The original is the first thread of `SHARERS` that still has the call. A `skip` in another thread is valid only
+    there. Two trips, and one a page of each noted thread.
     """
     original, is_before = "", True
     if record.state not in (CLAIMED, UNKNOWN) or not record.lineage or shelf.thread_id is None:
@@ -390,12 +396,12 @@ def find_original(session: Session, shelf: Shelf, key: str, record: CallRecord) 
 
 
 def may_run_again(record: CallRecord) -> bool:
-    """Return whether a person has said that a call may be made again, and that was not done yet."""
+    """Return whether a person allowed a retry that has not happened yet."""
     return record.state == FAILED and record.decided == "retry"
 
 
 def as_brought(session: Session, shelf: Shelf, kept: Kept[CallRecord]) -> Plan[Kept[CallRecord]]:
-    """Return a call that may be made again as one in doubt if another store has it, too. One trip, or none."""
+    """Return a call to retry as unknown if another store has it. One trip, or none."""
     record = kept.record
     if not may_run_again(record) or shelf.thread_id is None:
         return kept
@@ -404,7 +410,7 @@ def as_brought(session: Session, shelf: Shelf, kept: Kept[CallRecord]) -> Plan[K
 
 
 def share_call(session: Session, lineage: str, source: str, target: str) -> Plan[None]:
-    """Note that a copy of a thread shares a call in doubt with it. Two trips."""
+    """Note that a thread and its copy share a call of unknown outcome. Two trips."""
     notes = Cells(session, SHARERS, None)
     _, kept = yield from notes.swap(_sharer_key(lineage, source), None, (0, source), origin=source)
     copy = (kept.record[0] if kept else 0) + 1, target
@@ -412,13 +418,13 @@ def share_call(session: Session, lineage: str, source: str, target: str) -> Plan
 
 
 def adopt(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[bool]:
-    """Write down how a call in doubt has ended: see `find_original`. One trip more, if another thread knows that."""
+    """Write the end of a call that another thread recorded; see `find_original`."""
     end = (yield from find_original(session, shelf, key, kept.record)).end
     return end is not None and (yield from Cells(session, CALLS, shelf.thread_id).swap_raw(key, kept.token, end)).done
 
 
 def tell_settlement(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[None]:
-    """Append a person's decision to the audit trail, unless that was done. No trip if it was, else six and more."""
+    """Append a missing decision to the audit trail. No trip, or six and more."""
     record = kept.record
     if record.untold:  # the process that wrote it may have died before it appended it
         at, secret, content = event_of(key, record)
@@ -427,7 +433,7 @@ def tell_settlement(session: Session, shelf: Shelf, key: str, kept: Kept[CallRec
 
 
 def event_of(key: str, record: CallRecord) -> tuple[str, str, dict[str, Any]]:
-    """Return the event of a decision that the audit trail may not have yet: its time, secret and content."""
+    """Return the time, secret and content of a decision's event in the audit trail."""
     content = {"tool": record.tool, "call": key, "decision": record.decided, **record.untold}
     return content.pop("at"), content.pop("secret"), content
 
@@ -435,7 +441,7 @@ def event_of(key: str, record: CallRecord) -> tuple[str, str, dict[str, Any]]:
 def rewrite(
     calls: Cells[CallRecord], key: str, kept: Kept[CallRecord], record: CallRecord, token: str | None = None
 ) -> Plan[None]:
-    """Replace a record, unless somebody else has; its result stays. Two trips."""
+    """Replace a record but not its result, unless it changed concurrently. Two trips."""
     cell = (yield from calls.read_raw([key])).get(key)
     if cell is not None and cell.token == kept.token:
         new = calls.cell(record, token=token, body=cell.body, origin=cell.origin, expires_at=cell.expires_at)
@@ -443,32 +449,38 @@ def rewrite(
 
 
 def is_same_call(record: CallRecord, mine: CallRecord) -> bool:
-    """Return whether a call is the very one that was made: of the same task, and by the same name."""
+    """Return whether a record is of the same call: same task, same id, same place."""
     places = [(call.task_id, call.tool_call_id, call.place) for call in (record, mine)]
     return bool(mine.task_id) and places[0] == places[1]
 
 
 def speaks_for_one(record: CallRecord) -> bool:
-    """Return whether a record is of no use to other calls: it used a person's answer, or asks, or has no result."""
+    """Return whether a record answers no other call.
+
+    It used a person's answer, asks a question, or has no result.
+    """
     return record.is_persons or record.state == WAITING or (record.state == DONE and not record.is_kept)
 
 
 def is_past(record: CallRecord, mine: CallRecord) -> bool:
-    """Return whether nobody will resume a call: it is of no step, or of another one of the same graph and thread."""
+    """Return whether no run will resume a call.
+
+    Its step is unknown, or another one of the same graph and thread.
+    """
     places = [(call.thread_id, call.checkpoint_ns) for call in (record, mine)]
     is_of_another_step = places[0] == places[1] and record.checkpoint_id != mine.checkpoint_id
     return not record.task_id or is_of_another_step
 
 
 def begins_with(key: str, given: str) -> bool:
-    """Return whether a person means this key: its beginning, or that of both of its parts (`errors.short_key`)."""
+    """Return whether a key matches a prefix of it or of its parts (`short_key`)."""
     stem, _, own = given.partition(OWN)
     whole, _, rest = key.partition(OWN)
     return whole.startswith(stem) and rest.startswith(own)
 
 
 def is_lost(kept: Kept[CallRecord], watch: Watch, asked: float) -> bool | None:
-    """Return whether nobody knows how a call ended; `None` if its claim is to be watched."""
+    """Return whether a call's outcome is unknown; `None` to watch its claim."""
     record = kept.record
     if record.state != CLAIMED:
         return record.state == UNKNOWN
@@ -476,22 +488,22 @@ def is_lost(kept: Kept[CallRecord], watch: Watch, asked: float) -> bool | None:
 
 
 def looks_lost(record: CallRecord, now: int) -> bool:
-    """Return whether nobody knows how a call ended, as clocks tell: a guess, to show."""
+    """Estimate by clocks whether the outcome of a call is unknown, for display."""
     if record.state != CLAIMED:
         return record.state == UNKNOWN
     return is_dead(record.holder) or not looks_alive(record.until, record.lease, now)
 
 
 def log_watch(key: str, record: CallRecord) -> None:
-    """Say that somebody waits, for at most a lease, to see whether a call goes on."""
+    """Log that a process watches a claim, for at most a lease."""
     _log.warning(
-        "call %s of tool %r was begun on %s, and may still run: watching for up to %g s whether its claim is renewed",
+        "call %s of tool %r was started on %s and may still run: watching for up to %g s whether its claim is renewed",
         *(short_key(key), record.tool, record.holder.partition("/")[0], record.lease / 1000),
     )
 
 
 def _continue_attempt(mine: CallRecord, before: CallRecord) -> CallRecord:
-    """Return a claim that goes on from an earlier attempt at the same call, with its idempotency key."""
+    """Return a claim that continues an earlier attempt and its idempotency key."""
     state = UNKNOWN if before.state in (CLAIMED, DONE) else before.state
     mine = replace(mine, lineage=before.lineage, before=state)
     if not is_same_call(before, mine):
@@ -504,37 +516,37 @@ def _continue_attempt(mine: CallRecord, before: CallRecord) -> CallRecord:
 @publish
 @dataclass(frozen=True, slots=True)
 class KeptCall:
-    """One tool call as the ledger has it.
+    """One tool call in the ledger.
 
     Attributes:
-        thread_id: The thread that made it.
-        key: Its key: a keyed hash of tool and arguments.
+        thread_id: The thread that made the call.
+        key: A keyed hash of tool and arguments.
         tool: The tool's name.
-        state: `claimed` (it is running), `done`, `failed`, `waiting` (it has asked a person) or `unknown` (its process
-            died, or it was cancelled while the tool ran). Whether a process of another machine lives, is told by clocks
-            here, and by more whenever something is done about it.
-        args: The arguments, if the cache was told to store them.
-        started_at: ISO time when it began.
-        ended_at: ISO time when it ended, or when a person decided; `None` if it has not, or nobody knows.
-        hits: How often it was answered from the ledger since.
-        cost: What one call costs, as its policy says.
-        nbytes: Bytes of the stored result.
-        is_kept: Whether there is a stored result.
-        error: What it failed with.
+        state: `claimed` (running), `done`, `failed`, `waiting` (for a person's answer) or `unknown` (the process died,
+            or the call was cancelled while the tool ran). For calls on another machine, `claimed` or `unknown` is
+            estimated from clocks here, and verified before the call is settled or repeated.
+        args: The arguments, with `store_arguments=True`.
+        started_at: ISO time of the start.
+        ended_at: ISO time of the end, or of a person's decision; `None` if it has not ended, or its end is unknown.
+        hits: The number of later calls that it answered.
+        cost: The cost of one call, by its policy.
+        nbytes: Size of the stored result, in bytes.
+        is_kept: Whether its result is stored.
+        error: The error with which it failed.
         version: The tool's version.
         checkpoint_id: The checkpoint whose step made it.
         run_id: The run that made it.
-        tool_call_id: The model's name for it.
-        holder: Who made it: host, machine, process, and when that began.
-        expires_at: ISO time until which its result may be used again; `None` if there is no such limit.
-        decided: What a person said became of it: `retry` (it may run again), `done` or `skip`; empty if nobody did.
-        retries: Whether it is made again by itself, should nobody know how it ended: its policy had `unknown="retry"`.
-        original: For a call in doubt that a fork or a copy shares with other threads, the first of them that exists:
-            settle it there, and this thread uses the result. Empty for the original's own calls.
-        idempotency_key: What the tool was given if its policy names an `idempotency_argument`: the same for every
-            attempt at this call. A provider that was sent it can say whether the call was carried out.
-        copied_from: For a call in doubt with which its thread was copied from another store: that store. The original
-            may make the call there, or has made it.
+        tool_call_id: The model's id of the call.
+        holder: The process that made it: host, machine, process id, and start time of the process.
+        expires_at: ISO time until which its result may be reused; `None`: no limit.
+        decided: A person's decision: `retry` (it may run again), `done` or `skip`; empty without one.
+        retries: Whether the call is repeated if its outcome is unknown: its policy had `unknown="retry"`.
+        original: For a call of unknown outcome that a fork or copy shares: the first of these threads that exists.
+            Settle it there, and this thread uses the result. Empty for the original's own calls.
+        idempotency_key: The tool receives it if its policy names an `idempotency_argument`. It is the same for every
+            attempt at this call, so the provider can look up whether the call was carried out.
+        copied_from: The store from which the thread was copied while the call was open. The original may make the call
+            there, or has made it.
     """
 
     thread_id: str
@@ -563,22 +575,22 @@ class KeptCall:
 
     @property
     def saved(self) -> float:
-        """What the hits would have cost."""
+        """The cost of the hits, had they run."""
         return self.hits * (self.cost or 0.0)
 
 
 def is_doubt(call: KeptCall) -> bool:
-    """Return whether somebody has to say how a call ended."""
+    """Return whether a call must be settled."""
     return call.state == UNKNOWN and not call.retries
 
 
 def shelf_of(thread_id: str | None) -> Shelf:
-    """Return where the calls of a thread are; with `None`, those that threads share."""
+    """Return the shelf of a thread's calls; with `None`, of those that threads share."""
     return Shelf(None if thread_id is None else thread_id_of(thread_id), TOOLS)
 
 
 class CallPages:
-    """Reads the calls of a thread, or with `None` those that threads share, in the order of their keys."""
+    """Reads the calls of a thread (`None`: those that threads share), by key."""
 
     def __init__(self, session: Session, thread_id: str | None) -> None:
         self._session, self._shelf = session, shelf_of(thread_id)
@@ -586,7 +598,7 @@ class CallPages:
         self._is_whole = False
 
     def next(self) -> Plan[Sequence[KeptCall] | None]:
-        """Return the next page; `None` after the last one. Two trips, and those of `find_original`."""
+        """Return the next page; `None` at the end. Two trips and `find_original`'s."""
         if self._is_whole:
             return None
         session, thread_id = self._session, self._shelf.thread_id
@@ -636,7 +648,7 @@ def _describe(key: str, kept: Kept[CallRecord], original: Original, hits: int, n
 
 
 def read_ledger(session: Session, thread_id: str) -> Plan[dict[str, CallRecord]]:
-    """Return the calls of tools in the ledger of a thread, by their keys. One trip a page."""
+    """Return the calls in a thread's ledger, by their keys. One trip a page."""
     calls = yield from Cells(session, CALLS, shelf_of(thread_id).thread_id).every()
     return {key: kept.record for key, kept in calls}
 

@@ -1,4 +1,4 @@
-"""Refuses tools of a sync graph whose `ToolNode` has the async wrapper of a cache alone: it runs them without it."""
+"""Refuses tools of sync graphs whose `ToolNode` has only a cache's async wrapper."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class _LoneHandler(ToolHandler):
         keeps = getattr(getattr(wrappers[1], "__self__", None), "policy_of", None)
         if tool and keeps and wrappers[0] is None and keeps(tool.name) is not None:
             raise InvalidInput(
-                f"the tool {tool.name!r} was not run: its ToolNode has a ToolCache for async graphs alone, and this is "
-                "a sync one, so the ledger would not know of the call. Give it both: ToolNode(tools, "
+                f"the tool {tool.name!r} was not run: its ToolNode has only the async wrapper of a ToolCache, and this "
+                "graph is sync, so the ledger would not record the call. Pass both: ToolNode(tools, "
                 "wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call)"
             )
 
 
 def _find_node() -> tuple[BaseTool | None, tuple[Any, Any]]:
-    """Return the tool that is about to run, and the wrappers of the `ToolNode` that runs it, as the stack tells."""
+    """Find the tool about to run and its `ToolNode`'s wrappers on the call stack."""
     tool, frame = None, sys._getframe().f_back
     while frame is not None:
         owner = frame.f_locals.get("self")
@@ -51,5 +51,5 @@ _handler: ContextVar[Any] = ContextVar("keel_lone", default=_HANDLER)
 
 @cache
 def watch() -> None:
-    """Have LangChain ask, from the first `ToolCache` of this process on."""
+    """Register the handler with LangChain, once per process."""
     register_configure_hook(_handler, inheritable=True)

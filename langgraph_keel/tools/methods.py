@@ -1,4 +1,4 @@
-"""`saver.tools`: the calls of tools in the ledger."""
+"""`saver.tools`: the tool calls in the ledger."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from langgraph_keel.tools.ledger import LEASE, CallPages, KeptCall
 
 
 class ToolMethods(Component):
-    """`saver.tools`: the calls of tools in the ledger, and the outcome of those that were cut off."""
+    """`saver.tools`: lists the tool calls in the ledger, and settles unknown outcomes."""
 
     def _calls(self, thread_id: str | None) -> Pages[KeptCall]:
-        """Yield the tool calls in the ledger of a thread (see `ToolCache`), with `None` those that threads share."""
+        """Yield the tool calls of a thread, or with `None` those that threads share."""
         return CallPages(self.engine.session, thread_id)
 
     calls, acalls = iterator_faces(_calls)
@@ -27,24 +27,24 @@ class ToolMethods(Component):
         by: str | None = None,
         moved: bool = False,
     ) -> Plan[None]:
-        """Say what became of a tool call whose outcome is unknown. The audit trail records it.
+        """Settle a tool call whose outcome is unknown; the audit trail records it.
 
         Args:
-            thread_id: Its thread; `None` for a call that is shared by threads (`scope="shared"` or a function). As a
-                `ToolOutcomeUnknown` and the `doubts` of `saver.status` have it.
-            key: Its key, or the beginning of it, at least 6 characters.
-            decision: `"retry"`: it may be made again. `"done"`: it was carried out, and the tool would have said
-                `result`. `"skip"`: nobody knows, and it shall not be made again.
-            result: The result of the call, with `"done"`. It may be given later, by a second `"done"`.
-            by: Who says so, as your program has authenticated them.
-            moved: With `"retry"`, of a call that was in doubt when its thread was copied from another store: that the
-                original will never run again.
+            thread_id: The call's thread; `None` for a call that threads share (`scope="shared"` or a function). See
+                `ToolOutcomeUnknown` and the `doubts` of `saver.status`.
+            key: The call's key, or at least the first 6 characters of it.
+            decision: `"retry"`: the call may be made again. `"done"`: it was carried out, with `result`. `"skip"`: the
+                outcome stays unknown, and the call must not be made again.
+            result: The result of the call, with `"done"`. A second `"done"` can add it later.
+            by: The user who decides, as authenticated by your program.
+            moved: With `"retry"`, for a call whose outcome was unknown when its thread was copied from another store:
+                confirms that the original will never run again.
 
         Raises:
-            NotFound: There is no such call whose outcome is unknown.
-            InvalidInput: There is no such decision, or it has no result; `key` is too short, or begins several keys;
-                `by` is empty; or the decision is `"retry"`, and the call is to be settled in another thread, or
-                may be made in the store that the thread was copied from.
+            NotFound: If there is no such call of unknown outcome.
+            InvalidInput: If the decision does not exist, or takes no result; if `key` is too short or ambiguous; if
+                `by` is empty; or if the decision is `"retry"`, and the call must be settled in another thread or may be
+                made in the store from which the thread was copied.
         """
         from langgraph_keel.tools.settling import settle_call
 

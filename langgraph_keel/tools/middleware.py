@@ -1,4 +1,4 @@
-"""The cache as middleware of `langchain.agents.create_agent`. Imported only when it is asked for."""
+"""The cache as middleware of `create_agent`, imported only on demand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ToolCacheMiddleware(AgentMiddleware[Any, Any]):
 
 
 class HealToolCallsMiddleware(AgentMiddleware[Any, Any]):
-    """Answers the calls that a run has left without an answer, before a new one; see `ToolCache.healing_middleware`."""
+    """Answers open tool calls before new input; see `ToolCache.healing_middleware`."""
 
     def __init__(self, cache: Any) -> None:
         super().__init__()

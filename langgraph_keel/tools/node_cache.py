@@ -1,4 +1,4 @@
-"""KeelCache: LangGraph's cache of nodes (`compile(cache=...)`) in a saver's store."""
+"""KeelCache: LangGraph's node cache (`compile(cache=...)`) in a saver's store."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from langgraph_keel.errors import InvalidInput, ValueRefused
 
 _log = logging.getLogger(__name__)
 _ASKED = {RESUME, INTERRUPT, ERROR}
-"""Channels whose writes say that a person or an error had a part in a result: it is not the node's alone."""
+"""Channels of writes that show that a result depends on a person's answer or an error."""
 
 
 @publish
 class KeelCache(BaseCache[Any]):
-    """Results of nodes and tasks with a `cache_policy`, on any backend, shared by all threads and processes.
+    """Caches results of nodes and tasks for all threads and processes.
 
         graph = builder.compile(checkpointer=saver, cache=KeelCache(saver))
 
-    Values are written by the saver's serializer: what it may not revive is not revived here either. Results that used a
-    person's answer are not kept; LangGraph's own caches would give them to the next person. (A node that is a graph, in
-    which somebody was asked, cannot be told from others: give it no `cache_policy`.) No thread is known here, so what
-    `delete_thread` deletes stays in this cache: use `ttl`, or `clear`; `erase` empties it.
+    Values are written by the saver's serializer, with the same restrictions on revived classes. Results that used a
+    person's answer are not kept; LangGraph's own caches would return them to the next person. (Do not set a
+    `cache_policy` on a node that is a graph and asks a person: such results cannot be recognized.) Entries have no
+    thread, so `delete_thread` does not remove them: use `ttl` or `clear`. `erase` empties the cache.
 
     Args:
-        saver: Where the results are.
+        saver: The saver whose store keeps the results.
 
     Raises:
-        InvalidInput: `saver` is none of Keel's.
+        InvalidInput: If `saver` is not one of Keel's.
     """
 
     def __init__(self, saver: EngineSaver) -> None:
@@ -50,11 +50,11 @@ class KeelCache(BaseCache[Any]):
 
     @property
     def engine(self) -> Engine:
-        """What its plans are carried out by."""
+        """The engine that runs its plans."""
         return self._saver.engine
 
     def _get(self, keys: Sequence[FullKey]) -> Plan[dict[FullKey, Any]]:
-        """Return the values under these keys that have not expired. One round trip."""
+        """Return the unexpired values of these keys. One round trip."""
         if not keys:
             return {}
         by_name = {_name(key): key for key in keys}
@@ -65,16 +65,16 @@ class KeelCache(BaseCache[Any]):
         for name, cell in live.items():
             try:
                 (found[by_name[name]],) = self.engine.session.codec.decode(cell.body)
-            except ValueRefused as error:  # it is made again, and written over
+            except ValueRefused as error:  # the node runs again and overwrites it
                 _log.warning("a cached result is not used: %s", error)
         return found
 
     get, aget = faces(_get)
 
     def _set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> Plan[None]:
-        """Store values, each with the seconds it lives (`None` is for ever)."""
+        """Store values, each with its time to live in seconds (`None`: no expiry)."""
         for key, (value, ttl) in pairs.items():
-            # LangGraph gives a deque of writes.
+            # LangGraph passes a deque of writes.
             writes = value if isinstance(value, (list, tuple, deque)) else ()
             firsts = [each[0] for each in writes if isinstance(each, (list, tuple)) and each]
             if not any(isinstance(first, str) and first in _ASKED for first in firsts):
@@ -86,7 +86,7 @@ class KeelCache(BaseCache[Any]):
     set, aset = faces(_set)
 
     def _clear(self, namespaces: Sequence[Namespace] | None = None) -> Plan[None]:
-        """Forget the values of these namespaces; of all of them if none are given."""
+        """Delete the values of these namespaces; of all if none are given."""
         for prefix in [""] if namespaces is None else [_prefix(namespace) for namespace in namespaces]:
             yield from self._cells.clear(prefix)
 
@@ -98,7 +98,7 @@ class KeelCache(BaseCache[Any]):
 
 
 def _prefix(namespace: Namespace) -> str:
-    # With the length of each part: ("a", "bc") and ("ab", "c") are two.
+    # With the length of each part: ("a", "bc") and ("ab", "c") differ.
     parts = [part.encode(errors="surrogatepass") for part in namespace]
     return sha256(b"".join(b"%d:%s" % (len(part), part) for part in parts)).hexdigest()[:32] + "-"
 

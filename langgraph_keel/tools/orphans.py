@@ -1,7 +1,7 @@
-"""Orphans: calls that were made, and of whose results the thread knows nothing.
+"""Orphans: earlier calls whose results are not in the thread.
 
-A call is known by the checkpoint of its step. If that is lost with its process (or left by a rewind), the run begins
-again from an earlier one, the model is asked again, and the same call has another name.
+A call is identified by the checkpoint of its step. If that is lost with its process (or left by a rewind), the run
+starts again from an earlier one, the model is called again, and the same call gets another id.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from langgraph_keel.engine.tables import Kept
 from langgraph_keel.tools.ledger import DONE, FAILED, WAITING, CallRecord, is_same_call
 
 NOTE = "invocation"
-"""In a header's `about`, of a checkpoint that was stored at the end of an invocation: which one that was."""
+"""Key in a header's `about`: the invocation at whose end the checkpoint was stored."""
 
 
 class Parting(NamedTuple):
-    """The outermost graph of which two calls have different steps, and the checkpoints that those run from."""
+    """The outermost graph in which two calls' steps differ, and their checkpoints."""
 
     namespace: str
     theirs: str
@@ -34,12 +34,12 @@ class Parting(NamedTuple):
 
 
 def steps_of(record: CallRecord) -> Mapping[str, str]:
-    """Return which checkpoint the step of a call ran from: in its own graph, and in those around it."""
+    """Return the checkpoints of a call's step in its own and all enclosing graphs."""
     return record.steps or {record.checkpoint_ns: record.checkpoint_id}
 
 
 def find_parting(record: CallRecord, mine: CallRecord) -> Parting | None:
-    """Return where the ways of two calls part; `None` if they are of one step, or nothing tells."""
+    """Return where the paths of two calls diverge; `None` if nowhere, or unknown."""
     theirs, ours = steps_of(record), steps_of(mine)
     for namespace in sorted(ours, key=len):
         if namespace in theirs and theirs[namespace] != ours[namespace]:
@@ -51,25 +51,25 @@ def find_parting(record: CallRecord, mine: CallRecord) -> Parting | None:
 class Past:
     """The history of a checkpoint."""
 
-    way: Set[str]  # the checkpoints on the way back from it, itself included
-    steps: Set[str]  # those whose step's results are part of its state
-    invocations: Mapping[str, str]  # those that had ended on the way, and the last checkpoint of each
-    originals: Set[str]  # of checkpoints on the way that are twins
+    way: Set[str]  # the checkpoint and its ancestors
+    steps: Set[str]  # those whose step's results are in its state
+    invocations: Mapping[str, str]  # those that ended on the path, and the last checkpoint of each
+    originals: Set[str]  # of the twins on the path
 
     def knows(self, record: CallRecord, checkpoint_id: str) -> bool:
-        """Return whether the result of a call, of a step from this checkpoint, is part of the state."""
+        """Return whether the state has the result of a call of this checkpoint's step."""
         is_told = not (self.way | self.originals).isdisjoint(record.past_of)
         is_told |= not self.steps.isdisjoint(record.told_at)
         return is_told or self.has(checkpoint_id, record.invocation)
 
     def has(self, checkpoint_id: str, invocation: str) -> bool:
-        """Return whether the results of a step are part of the state."""
-        # The ids of the checkpoints of one process are in the order in which they were made.
+        """Return whether the state contains the results of a step."""
+        # The checkpoint ids of one process are in order of creation.
         return checkpoint_id in self.steps or checkpoint_id < self.invocations.get(invocation, "")
 
 
 def read_past(moments: Sequence[NodeAndHeader], starts: Iterable[Node]) -> Past:
-    """Return what lies behind checkpoints of one namespace."""
+    """Return the past of checkpoints of one namespace."""
     headers = {node.address.checkpoint_id: header for node, header in moments}
     way, steps, invocations, originals = set[str](), set[str](), dict[str, str](), set[str]()
     for node in Ancestry(node for node, _ in moments).way(*starts):
@@ -77,8 +77,8 @@ def read_past(moments: Sequence[NodeAndHeader], starts: Iterable[Node]) -> Past:
         originals |= {str(own[mark]) for mark in (REWOUND_TO, BRANCHED_FROM) if mark in own}
         header = _original(headers[node.address.checkpoint_id], headers)
         way.add(str(node.address.checkpoint_id))
-        # An input, an update or a copy goes on without the results of the step before. Of a twin whose original is
-        # gone, nobody knows; mostly it is of a step.
+        # An input, an update or a copy continues without the results of the step before. For a twin whose original
+        # is gone this is unknown; most twins are of a step.
         if node.parent and (header is None or header.metadata.get("source") == "loop"):
             steps.add(node.parent)
         if header and (name := header.about.get(NOTE)):
@@ -87,8 +87,8 @@ def read_past(moments: Sequence[NodeAndHeader], starts: Iterable[Node]) -> Past:
 
 
 def _original(header: Header, headers: Mapping[Any, Header]) -> Header | None:
-    """Return the header of what a checkpoint is a twin of, or its own; `None` if the original is gone."""
-    for _ in headers:  # what is stored may lead in a circle
+    """Return a twin's original header, or its own; `None` if the original is gone."""
+    for _ in headers:  # stored references may be circular
         mark = next((mark for mark in (REWOUND_TO, BRANCHED_FROM) if mark in header.metadata), None)
         if mark is None:
             return header
@@ -101,16 +101,16 @@ def _original(header: Header, headers: Mapping[Any, Header]) -> Header | None:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A call of whose result its thread knows nothing."""
+    """An earlier call whose result is not in its thread."""
 
     key: str
     kept: Kept[CallRecord]
-    is_certain: bool = True  # the thread cannot know of it
+    is_certain: bool = True  # the thread cannot contain its result
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Nobody can say yet: the checkpoint that the step runs from is on its way into the store."""
+    """Not decidable yet: the checkpoint of the step is still being stored."""
 
 
 def find_orphan(
@@ -120,10 +120,10 @@ def find_orphan(
     config: Mapping[str, Any],
     is_patient: bool,
 ) -> Plan[Orphan | Pending | None]:
-    """Return the orphan that a call is to be taken for; `None` if all equal calls are other calls. One trip, or none.
+    """Return the orphan that a call continues, if any. One trip, or none.
 
-    An equal call is past if it is of the same step, or the thread has gone on with its result: a step led from its
-    checkpoint to ours. Calls of an invocation that stores no checkpoint before its end are known by its name.
+    An equal call is past if it is of the same step, or the thread continued from its result: a step led from its
+    checkpoint to ours. If an invocation stores no checkpoint before its end, its calls are recognized by its name.
     """
     orphans = [Orphan(key, kept) for key, kept in equals.items() if is_same_call(kept.record, mine)]
     theirs: dict[str, dict[str, str]] = {}
@@ -145,9 +145,9 @@ def find_orphan(
         past = read_past([(node, UnreadHeader(node, session.codec)) for node in nodes], [start] if start else [])
         for key, step in steps.items():
             record = equals[key].record
-            is_on = _is_own(record, mine) and step not in past.way  # in a subgraph: it has gone on since
+            is_on = _is_own(record, mine) and step not in past.way  # in a subgraph: it has continued since
             if not is_on and not past.knows(record, step):
-                # A run with durability="exit" may go on from its first step, or have left it for a new input.
+                # A run with durability="exit" may continue from its first step, or have new input instead.
                 is_certain = start is None or start is ours or start.address.checkpoint_id != step
                 orphans.append(Orphan(key, equals[key], is_certain))
     return _choose(orphans, equals, mine)
@@ -158,14 +158,14 @@ def _is_own(record: CallRecord, mine: CallRecord) -> bool:
 
 
 def _choose(orphans: Collection[Orphan], equals: Mapping[str, Kept[CallRecord]], mine: CallRecord) -> Orphan | None:
-    """Return the orphan that a call is taken for: best one of the same name, else the first."""
+    """Return the orphan that a call continues: one with its id, otherwise the first."""
     lost = {orphan.key for orphan in orphans}
-    # Calls of one idempotency key are one call, known on several branches. It is no orphan if the thread knows of one.
+    # Calls with one idempotency key are one call on several branches: no orphan if the thread contains one of them.
     known = {kept.record.lineage for key, kept in equals.items() if key not in lost}
     of_lineage: dict[str, Orphan] = {}
     for orphan in sorted(orphans, key=lambda each: (each.kept.record.state != DONE, each.key)):
         record, is_done = orphan.kept.record, orphan.kept.record.state == DONE
-        # A tool that has asked a person asks again.
+        # A tool that asked a person asks again.
         has_asked = record.state == WAITING or (is_done and record.is_persons and not record.decided)
         is_usable = not has_asked and (not is_done or orphan.kept.cell.is_live(mine.started_at))
         if record.lineage not in known and is_usable:
@@ -180,7 +180,7 @@ def _choose(orphans: Collection[Orphan], equals: Mapping[str, Kept[CallRecord]],
 
 
 def stores_meanwhile(session: Session, config: Mapping[str, Any]) -> bool:
-    """Return whether the checkpoint that a step runs from is on its way into the store, if it is not there."""
+    """Return whether a missing checkpoint of a step is still being stored."""
     values = config.get("configurable") or {}
     engine = engine_of(values.get(CONFIG_KEY_CHECKPOINTER))
     is_same_store = engine is not None and engine.session.store is session.store

@@ -1,6 +1,6 @@
-"""A call of a tool in a replay, answered from the ledger of the thread that is replayed, or not at all.
+"""Answers tool calls in a replay from the replayed thread's ledger, or refuses.
 
-The call is not claimed, and the ledger is not written. The tool runs only if the replay allows it by its name.
+Such calls are not claimed, and the ledger is not written. A tool runs only if the replay allows it by name.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from langgraph_keel.tools.keys import key_of, own_key
 from langgraph_keel.tools.ledger import CALLS, DONE, OWN, CallRecord, read_ledger, speaks_for_one
 from langgraph_keel.tools.results import mark_replay, reference_of, shorten
 
-_ONCE = "a person had a part in this call, and the ledger keeps the last one of those only"
-_NEVER = "the ledger knows no call of it in this thread"
-_CHANGED = "the thread has called it with the same arguments, but its schema has changed and adds others by default"
+_ONCE = "a person had a part in this call, and the ledger keeps only the last such call"
+_NEVER = "the ledger contains no call of it in this thread"
+_CHANGED = "the thread called it with the same arguments, but its schema has changed and adds other defaults"
 
 
 class Playback:
-    """Answers calls of tools in one replay."""
+    """Answers tool calls in one replay."""
 
     def __init__(self, guard: ToolGuard, builder: CallBuilder, session: Session, secret: bytes | None) -> None:
         self._guard = guard
         self._builder = builder
         self._session = session
-        self._secret = secret  # the key of the hash; `None` if there is none yet, and so no call in the ledger either
+        self._secret = secret  # the key of the hash; `None` if the store has none, and thus no calls
 
     def answer(
         self,
@@ -52,7 +52,7 @@ class Playback:
         guard, is_allowed = self._guard, tool.name in self._guard.allowed
         if self._secret is None and not is_allowed:
             raise guard.refuse(tool.name, _NEVER)
-        # It names the thread and the run that are replayed: a scope may depend on them.
+        # The config names the replayed thread and run, because a scope may depend on them.
         values = {**(config.get("configurable") or {}), "thread_id": guard.source}
         run = {} if guard.run_id is None else {"run_id": guard.run_id}
         config = {**config, "configurable": values, "metadata": {**(config.get("metadata") or {}), **run}}
@@ -70,11 +70,11 @@ class Playback:
         return result if limit is None else shorten(result, reference_of(call.shelf, key, body), limit)
 
     def _find_answer(self, call: Call, args: Mapping[str, Any]) -> Plan[tuple[str, CallRecord, bytes]]:
-        """Return the recorded call that answers this one: its key, its record, and its result."""
+        """Return the key, record and result of the recorded call that answers this one."""
         session, shelves = self._session, self._guard.shelves
         known: Mapping[str, CallRecord]
         if call.shelf.thread_id is None:
-            # A key of its own is of a call that used a person's answer, and is not shared; the rest has one key.
+            # Calls with their own key used a person's answer and are not shared; all others have one key.
             known = {key: kept.record for key, kept in (yield from self._calls(call).read([call.key])).items()}
         else:
             store = id(session.store)
@@ -90,7 +90,7 @@ class Playback:
         record = kept.record if kept else replace(candidates[key], is_kept=False)
         if kept is None or record.state != DONE or not record.is_kept:
             error = f": {record.error}" if record.error else ""
-            reason = f"the ledger keeps no result of this call, which is {record.state}{error}"
+            reason = f"the ledger has no result of this call, whose state is {record.state}{error}"
             raise self._guard.refuse(call.record.tool, reason)
         return key, record, kept.cell.body
 
@@ -106,13 +106,13 @@ class Playback:
         return self._guard.refuse(tool, reason, is_new=is_new, called=dict(args))
 
     def _explain_change(self, call: Call, args: Mapping[str, Any], known: Mapping[str, CallRecord]) -> str | None:
-        """Return a sentence on a call that differs only by additions of the tool's schema; `None` if that is not so."""
+        """Explain a call that differs only by additions of the schema, if it does."""
         added = [name for name in call.args if name not in args]
         if not added:
             return None
         tool, config = call.record.tool, call.config
         scope = shelf_of(tool, call.policy.scope, place_of(config), config)[1], self._builder.context_of(config)
-        # Its keys if the schema did not add all that is not given, or one thing of it.
+        # Its keys without all additions of the schema, or without one of them.
         less = [{name: value for name, value in call.args.items() if name not in left} for left in (added, *zip(added))]
         keys = [key_of(self._secret or b"", tool, scope, each) for each in less]
         for record in _calls_under(keys, known).values():
@@ -122,7 +122,7 @@ class Playback:
 
 
 def _calls_under(keys: Collection[str], known: Mapping[str, CallRecord]) -> dict[str, CallRecord]:
-    """Return the recorded calls that stand under one of these keys, or one of their own made of it."""
+    """Return the recorded calls under these keys, or own keys derived from them."""
     return {
         key: record
         for key, record in known.items()

@@ -1,4 +1,4 @@
-"""What the user decides about a tool: when a result may be used again, and what becomes of a call that was cut off."""
+"""The settings of a tool: reuse of its results, and calls that were cut off."""
 
 from __future__ import annotations
 
@@ -16,38 +16,42 @@ Scope: TypeAlias = Literal["call", "thread", "run", "shared"] | Callable[[Runnab
 _SCOPES = ("call", "thread", "run", "shared")
 _UNKNOWN = ("raise", "retry", "ask")
 _MOST = 1e11
-"""More than 3,000 years, or 100 GB: not infinite, and what can be shown as a date."""
+"""Upper limit of numbers: 3,000 years or 100 GB, still finite and displayable as a date."""
 
 
 @publish
 @check_own_names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPolicy:
-    """How one tool is kept. The defaults suit a tool that acts: each call runs once, and a doubt is yours to settle.
+    """How the calls of one tool are kept.
+
+    The defaults suit a tool that acts: each call runs once, and you settle unknown outcomes.
 
     Attributes:
-        unknown: What happens to a call that was begun, and whose end nobody knows, because its process died: `"raise"`
-            raises `ToolOutcomeUnknown`; `"retry"` runs the tool again, for those that only read, or that recognize a
-            call by its idempotency key; `"ask"` asks a person by an interrupt (see `ToolCache`).
-        scope: Which equal calls are answered with one result. `"call"`: none but the very same call, when its step runs
-            again. All others are for tools that read: those of the same `"thread"`; of the same `"run"`, the one with
-            this `run_id` in its config (for a tool in a subgraph: in the config's `metadata`); all (`"shared"`); or
-            those for which a function of the run's config gives the same text, such as a tenant. What may be used in
-            several threads is settled by `cache.settle(None, ...)` and `keel settle --shared`.
-        ttl: Seconds for which another call may be answered with a result; `None` is as long as the thread lives.
-        ignore: Arguments that make no difference.
-        version: The tool's version; `None` derives one from its schema and source. Results of others are not used.
-        cache_if: Whether a result (as the tool's node gets it) may be used again; `None` is always. If it fails, the
-            result is not kept, and the error is logged: the tool has run, and the agent gets its result.
-        max_bytes: Results that take more, packed and compressed, are not kept; `None` is no limit.
-        offload_bytes: Text results that take more stay out of the conversation: the message carries the beginning, a
-            digest and a reference for `ToolCache.result`. `None` is never.
-        idempotency_argument: The tool's argument that gets the idempotency key: the same for every attempt at one call.
-        cost: What a call costs, in your currency, for the account of what was saved.
-        is_volatile: Never keep anything: the tool runs as if there were no ledger.
+        unknown: What happens if the process died during a call, so that its outcome is unknown. `"raise"` raises
+            `ToolOutcomeUnknown`. `"retry"` runs the tool again; use it for tools that only read, or that recognize a
+            call by its idempotency key. `"ask"` asks a person by an interrupt (see `ToolCache`).
+        scope: Which equal calls share one result. `"call"`: only the same call, when its step runs again. All other
+            scopes are for tools that read: calls of the same `"thread"`; of the same `"run"`, by the `run_id` in the
+            config (in a subgraph: in the config's `metadata`); all calls (`"shared"`); or those for which a function
+            of the run's config returns the same text, such as a tenant. Settle calls that threads share with
+            `cache.settle(None, ...)` or `keel settle --shared`.
+        ttl: Seconds for which a result may answer other calls; `None`: as long as the thread exists.
+        ignore: Names of arguments that are not compared.
+        version: The tool's version; `None` derives one from its schema and source. Results of other versions are not
+            used.
+        cache_if: A function of the result (as the tool's node gets it) that returns whether it may be reused; `None`:
+            always. If it raises, the error is logged and the result is not kept, but the agent still gets it.
+        max_bytes: Maximum size of a kept result, packed and compressed; `None`: no limit.
+        offload_bytes: Size in bytes above which a text result stays out of the conversation. Its message contains the
+            beginning, a digest and a reference for `ToolCache.result`. `None`: never.
+        idempotency_argument: The argument in which the tool receives the idempotency key, which is the same for every
+            attempt at one call.
+        cost: The cost of a call, in your currency, for the savings in `ToolCache.stats`.
+        is_volatile: Whether to keep nothing: the tool runs as if there were no ledger.
 
     Raises:
-        InvalidInput: One of them cannot be meant so, or there is none of that name.
+        InvalidInput: If a value is invalid, or an option does not exist.
     """
 
     unknown: Literal["raise", "retry", "ask"] = "raise"
@@ -63,7 +67,7 @@ class ToolPolicy:
     is_volatile: bool = False
 
     def __post_init__(self) -> None:
-        """Check what can be checked now, before a tool has run."""
+        """Validate the options, before a tool has run."""
         if self.unknown not in _UNKNOWN:
             raise InvalidInput(f"unknown={self.unknown!r}: use 'raise', 'retry' or 'ask'")
         if self.scope not in _SCOPES and not callable(self.scope):
@@ -83,7 +87,7 @@ class ToolPolicy:
 
 
 def check_number(name: str, value: Any, *, least: float, is_more: bool = False) -> None:
-    """Check a number that the user gives."""
+    """Validate a number from the user."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value < _MOST or (is_more and value == least):
         wanted = f"above {least:g}" if is_more else f"of at least {least:g}"

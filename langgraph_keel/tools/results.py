@@ -1,4 +1,4 @@
-"""Results of tools, stored and replayed; and the errors, questions and answers about calls of unknown outcome."""
+"""Stored results of tools; errors, questions and answers about unknown outcomes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from langgraph_keel.tools.ledger import (
 )
 
 REPLAY = "keel_replay"
-"""The key of `response_metadata` that says that a message is a replay."""
+"""The key of `response_metadata` that marks a message as a replay."""
 REFERENCE = "keel_result"
-"""The key of `response_metadata` that says where the whole of a large result is."""
+"""The key of `response_metadata` that refers to the full text of a large result."""
 _PREVIEW = 500
-"""Characters of a large result that stay in the conversation."""
+"""Length of the preview of a large result in the conversation, in characters."""
 _PROBE = "keel-probe"
 _OF_THREAD, _SHARED = "keel-tool", "keel-shared-tool"
 
@@ -43,7 +43,7 @@ ChangeMessage = Callable[[BaseMessage], BaseMessage]
 
 
 def is_error(result: Any) -> bool:
-    """Return whether a tool says itself that it failed."""
+    """Return whether a result reports a failure of the tool."""
     return any(isinstance(message, ToolMessage) and message.status == "error" for message in messages_in(result))
 
 
@@ -60,7 +60,7 @@ def messages_in(result: Any) -> list[BaseMessage]:
 
 
 def _map_messages(result: Any, change: ChangeMessage) -> Any:
-    """Return a result with its messages changed: a message, a command whose update holds some, or a list of both."""
+    """Return a result with its messages changed, also in commands and lists."""
     if isinstance(result, BaseMessage):
         return change(result)
     if isinstance(result, list):
@@ -73,15 +73,15 @@ def _map_messages(result: Any, change: ChangeMessage) -> Any:
 
 
 def can_be_replayed(result: Any, call_id: str) -> bool:
-    """Return whether a result can be given to another call: nothing in it names this one in a way we cannot change."""
+    """Return whether a result can answer another call: its call id is replaceable."""
     if not call_id or isinstance(result, ToolMessage):
         return True
-    # In the bytes of our own serializer: those of another one may be compressed or encrypted.
+    # Searched in the bytes of Keel's serializer: another one's may be compressed or encrypted.
     return call_id.encode() not in encode(for_call(result, call_id, _PROBE))
 
 
 def for_call(result: Any, old_id: str, new_id: str) -> Any:
-    """Return a copy of a result that answers another call: its id instead of the old one, in messages without ids."""
+    """Return a copy of a result with another call id, and without message ids."""
 
     def answer(message: BaseMessage) -> BaseMessage:
         if not isinstance(message, ToolMessage):
@@ -106,7 +106,7 @@ def mark_replay(result: Any, record: CallRecord, call_id: str) -> Any:
 
 
 def shorten(result: Any, reference: str, limit: int) -> Any:
-    """Return a result with the texts of its tool messages cut off where they are larger than `limit` bytes."""
+    """Return a result in which texts of tool messages above `limit` bytes are cut off."""
 
     def cut(message: BaseMessage) -> BaseMessage:
         text = message.content
@@ -114,7 +114,7 @@ def shorten(result: Any, reference: str, limit: int) -> Any:
         if not isinstance(message, ToolMessage) or not isinstance(text, str) or len(data) <= limit:
             return message
         whole = {"reference": reference, "sha256": sha256(data).hexdigest(), "bytes": len(data)}
-        shown = f"{text[:_PREVIEW]}\n[... {len(data):,} bytes in all; the whole result: {reference}]"
+        shown = f"{text[:_PREVIEW]}\n[... {len(data):,} bytes in all; full result: {reference}]"
         about = {**message.response_metadata, REFERENCE: whole}
         return message.model_copy(update={"content": shown, "artifact": None, "response_metadata": about})
 
@@ -122,18 +122,18 @@ def shorten(result: Any, reference: str, limit: int) -> Any:
 
 
 def reference_of(shelf: Shelf, key: str, body: bytes) -> str:
-    """Return where a whole result can be read, and which one it is: the same call may have another one some day."""
+    """Return the reference to a full result, with a digest of it."""
     return f"{_SHARED if shelf.thread_id is None else _OF_THREAD}:{key}:{_digest(body)}"
 
 
 def place_of_result(reference: str, thread_id: str) -> tuple[Shelf, str]:
-    """Return the shelf and the key that a reference names."""
+    """Return the shelf and the key in a reference."""
     kind, _, rest = reference.partition(":")
     return Shelf(None if kind == _SHARED else thread_id, TOOLS), rest.partition(":")[0]
 
 
 def is_reference_to(reference: str, body: bytes) -> bool:
-    """Return whether a reference names this very result."""
+    """Return whether a reference is to this result."""
     return reference.endswith(f":{_digest(body)}")
 
 
@@ -142,10 +142,10 @@ def _digest(body: bytes) -> str:
 
 
 def ask_person(call: Call, doubt: Doubtful, answers: Answers, original: Original) -> tuple[str, Any]:
-    """Ask a person; return the decision, and the result if one was given. For `original` see `find_original`."""
+    """Ask a person; return the decision and the result, if any."""
     question = question_of(call, doubt, original)
-    # LangGraph gives all answers of a task again at every attempt: an answer to an earlier question of this call must
-    # not be taken for one to this. So only the first question about a call may be answered by a word alone.
+    # LangGraph replays all answers of a task at every attempt. An answer to an earlier question could then be mistaken
+    # for one to this question. So only the first question about a call may be answered without naming the attempt.
     needs_name = is_same_call(doubt.record, call.record) and doubt.record.before == UNKNOWN
     while True:
         answer = answers.ask(question)
@@ -155,7 +155,7 @@ def ask_person(call: Call, doubt: Doubtful, answers: Answers, original: Original
                 check_retry(doubt.record.tool, call.key, original)
             return decision, result
         except InvalidInput as error:
-            # LangGraph keeps the answer, and would give it to every later attempt: ask once more instead of failing.
+            # LangGraph keeps the answer and replays it at every later attempt: ask again instead of failing.
             question = {**question, "problem": str(error)}
 
 
@@ -167,7 +167,7 @@ def error_of_doubt(call: Call, record: CallRecord) -> ToolOutcomeUnknown:
 
 
 def check_retry(tool: str, key: str, original: Original, *, moved: bool = False) -> None:
-    """Check that a call that may be made again is not one that another thread may make, too."""
+    """Check that no other thread may make a call that is to be retried."""
     if name := original.thread_id:
         raise InvalidInput(
             f"call {short_key(key)} of tool {tool!r} is shared with thread {name!r}, which may have made it or "
@@ -176,15 +176,15 @@ def check_retry(tool: str, key: str, original: Original, *, moved: bool = False)
         )
     if original.place and not moved:
         raise InvalidInput(
-            f"call {short_key(key)} of tool {tool!r} was in doubt when its thread was copied from {original.place}. "
-            "The original may make it there, or has made it: with 'retry', both would. Look there first: "
-            "if the original will never run again, settle it with `keel settle ... retry --moved`, or "
+            f"the outcome of call {short_key(key)} of tool {tool!r} was unknown when its thread was copied from "
+            f"{original.place}. The original may make it there, or has made it: with 'retry', both would. Look there "
+            "first: if the original will never run again, settle it with `keel settle ... retry --moved`, or "
             "saver.tools.settle(..., 'retry', moved=True)"
         )
 
 
 def question_of(call: Call, doubt: Doubtful, original: Original) -> dict[str, Any]:
-    """Return what a person is asked: an interrupt's value, plain data."""
+    """Return the question to a person: an interrupt's value, plain data."""
     decisions = ["done", "skip"] if original.thread_id or original.place else ["retry", "done", "skip"]
     return {
         "type": "tool_outcome_unknown",
@@ -203,7 +203,7 @@ def question_of(call: Call, doubt: Doubtful, original: Original) -> dict[str, An
 
 
 def number_questions(raised: GraphInterrupt, config: RunnableConfig, place: int) -> None:
-    """Give questions of a task the id that LangGraph looks for, though an answer came between asking and showing."""
+    """Correct the ids of questions if an answer came before they were shown."""
     task_ns = (config.get("configurable") or {}).get("checkpoint_ns", "")
     former = [interrupt_id_of(task_ns, number) for number in range(place)]
     for question in raised.args[0] if raised.args else ():
@@ -212,24 +212,24 @@ def number_questions(raised: GraphInterrupt, config: RunnableConfig, place: int)
 
 
 def decision_of(answer: Any, attempt: str = "", needs_name: bool = False) -> tuple[str, Any]:
-    """Return what a person has decided, and the result if one was given."""
+    """Return a person's decision, and the result if any."""
     given = answer if isinstance(answer, dict) else {"decision": answer}
     decision = str(given.get("decision")).strip().lower()
     if decision not in ("retry", "done", "skip"):
         raise InvalidInput(
-            f"{answer!r} is no answer to a tool whose outcome is unknown: resume with 'retry', 'skip', 'done', or "
-            "{'decision': 'done', 'result': 'what the tool would have said'}"
+            f"{answer!r} is not an answer to a tool call of unknown outcome: resume with 'retry', 'skip', 'done', or "
+            "{'decision': 'done', 'result': 'the result of the tool'}"
         )
     if given.get("attempt", "" if needs_name else attempt) != attempt:
         raise InvalidInput(
-            f"an earlier question about this call was answered {decision!r}; say that this answer is about "
-            f"this attempt: {{'decision': {decision!r}, 'attempt': {attempt!r}}}"
+            f"an earlier question about this call was answered {decision!r}; to answer about "
+            f"this attempt, resume with {{'decision': {decision!r}, 'attempt': {attempt!r}}}"
         )
     return decision, given.get("result")
 
 
 def message_of(record: CallRecord, decision: str, result: Any) -> ToolMessage:
-    """Return the message that stands for a tool's result where a person has decided."""
+    """Return the message that replaces a tool's result after a person decided."""
     if decision == "skip":
         text = "It is not known whether this call was carried out. A person decided not to repeat it."
     else:

@@ -1,4 +1,4 @@
-"""A call whose outcome is unknown, and what a person says became of it."""
+"""Settles calls of unknown outcome by the decision of a person."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from langgraph_keel.tools.ledger import (
 from langgraph_keel.tools.results import check_retry, decision_of, message_of
 
 _LEAST = 6
-"""Characters of a key that name a call: fewer are too easily those of another one."""
+"""Minimum length of a key prefix, in characters: shorter ones are too often ambiguous."""
 _LOOK = 0.5
-"""Seconds between two looks at a claim that is watched."""
+"""Polling interval of a watched claim, in seconds."""
 
 
 def settle_call(
@@ -49,18 +49,18 @@ def settle_call(
     now: int,
     watch: Watch,
 ) -> Plan[None]:
-    """Record how a call ended, as a person says, in the audit trail too; see `saver.tools.settle`."""
+    """Record and audit a person's decision on a call; see `saver.tools.settle`."""
     check_by(by)
     shelf = shelf_of(thread_id)
     if not isinstance(key, str) or len(key) < _LEAST:
-        raise InvalidInput(f"{key!r} names no call: give its key, or at least the first {_LEAST} characters of it")
+        raise InvalidInput(f"{key!r} is not a call's key: give the key, or at least its first {_LEAST} characters")
     decision, _ = decision_of(decision)
     if result is not None and decision != "done":
         raise InvalidInput(f"a result belongs to the decision 'done', not to {decision!r}")
     key, kept, lost = yield from _watch_one(session, shelf, key, now, watch)
     record = kept.record
     yield from tell_settlement(session, shelf, key, kept)
-    # A result that a person did not give with 'done' may be given later, once: it takes the place of this message.
+    # If 'done' was recorded without a result, a result may be added once. It replaces this message.
     nbytes = len(session.codec.encode([message_of(record, "done", None)]))
     is_late = result is not None and record.decided == "done" and record.nbytes == nbytes
     if not (lost or is_late) and (record.state != DONE or record.is_kept):
@@ -77,26 +77,26 @@ def settle_call(
         body = session.codec.encode([message_of(record, decision, result)])
         ended = replace(record, state=DONE, is_kept=True, nbytes=len(body))
     _, secret, content = event_of(key, ended)
-    text_of(content)  # before it is stored: what JSON cannot hold could never be appended
+    text_of(content)  # checked before it is stored: JSON must be able to represent it, or it could never be appended
     calls = Cells(session, CALLS, shelf.thread_id)
     done, found = yield from calls.swap(key, kept.token, ended, body=body, origin=record.thread_id)
     if done and found is not None:
-        if decision == "retry":  # until then it is in doubt
+        if decision == "retry":  # until then its outcome is unknown
             yield from Cells(session, BROUGHT, shelf.thread_id).clear(digest_of(record.lineage))
         yield from tell_settlement(session, shelf, key, found)
         return
-    # If only the reply was lost, and the call was changed since, whoever has changed it has appended our event before.
+    # If only the reply was lost and the call changed since, the process that changed it appended our event first.
     if not (yield from was_appended(session, record.thread_id, content, secret)):
         raise NotFound(
-            f"call {short_key(key)} of tool {record.tool!r} was changed or removed since it was read, and this "
-            "decision was not recorded: look at it again (`keel tools`)"
+            f"call {short_key(key)} of tool {record.tool!r} was changed or removed since it was read, so this "
+            "decision was not recorded: check it again (`keel tools`)"
         )
 
 
 def _watch_one(
     session: Session, shelf: Shelf, key: str, now: int, watch: Watch
 ) -> Plan[tuple[str, Kept[CallRecord], bool]]:
-    """Find a call, and whether nobody knows how it ended: its claim may have to be watched for a lease."""
+    """Find a call and whether its outcome is unknown; may watch the claim."""
     where = "shared by threads" if shelf.thread_id is None else f"of thread {shelf.thread_id!r}"
     is_watched = False
     while True:
@@ -104,7 +104,7 @@ def _watch_one(
         calls = yield from Cells(session, CALLS, shelf.thread_id).every(key.partition(OWN)[0])
         found = [each for each in calls if begins_with(each[0], key)]
         if len(found) > 1:
-            raise InvalidInput(f"more than one call {where} has a key that begins with {key!r}: give more of it")
+            raise InvalidInput(f"more than one call {where} has a key that begins with {key!r}: give more characters")
         if not found:
             raise NotFound(f"there is no call {where} whose key begins with {key!r}")
         key, kept = found[0][0], (yield from as_brought(session, shelf, found[0][1]))

@@ -1,6 +1,7 @@
-"""The account of a cache: what it saw in this process, and per call how often the ledger answered it.
+"""Statistics of a cache: hits and misses here, and stored hits of each call.
 
-Counts are gathered and written every few seconds: a killed process loses the last of them. No result depends on them.
+Counts are collected in memory and written every few seconds, so a killed process loses the last ones. No result
+depends on them.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from langgraph_keel.tools.call import Call
 from langgraph_keel.tools.ledger import CALLS, COUNTS, Claim
 
 _EVERY = 5.0
-"""Seconds between two writings of what was counted."""
+"""Seconds between two writes of the counts."""
 
 
 @publish
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """What one `ToolCache` has seen in this process.
+    """Hits, misses and savings of one `ToolCache` in this process.
 
     Attributes:
         hits: Calls that were answered from the ledger.
         misses: Calls that ran.
-        saved: What the hits would have cost, as the policies say.
+        saved: The cost of the hits, by the `cost` of their policies.
     """
 
     hits: int
@@ -60,7 +61,7 @@ class Account:
         self.forget()
 
     def forget(self) -> None:
-        """Start afresh in a process that was forked: its parent writes what was counted so far."""
+        """Start at zero in a forked process: its parent writes the earlier counts."""
         self._lock = Lock()
         self._hits = self._misses = 0
         self._saved = 0.0
@@ -69,7 +70,7 @@ class Account:
 
     @property
     def stats(self) -> CacheStats:
-        """What was counted in this process."""
+        """The statistics of this process."""
         return CacheStats(self._hits, self._misses, self._saved)
 
     def note_miss(self) -> None:
@@ -87,7 +88,7 @@ class Account:
             self.flush()
 
     def flush(self) -> None:
-        """Have the keeper write what was counted."""
+        """Let the keeper write the counts."""
         with self._lock:
             counts, self._counts, self._written = self._counts, Counter(), monotonic()
         if counts:
@@ -99,7 +100,7 @@ class Account:
 
     def _add(self, counted: _HitKey, more: int) -> Plan[None]:
         session = self._saver.engine.session
-        # A call that was deleted meanwhile leaves no count behind.
+        # Skip a call that was deleted concurrently.
         if (yield from Cells(session, CALLS, counted.thread_id).read_raw([counted.key])):
             counts = Cells(session, COUNTS, counted.thread_id)
             yield from counts.change(counted.key, lambda before: (before or 0) + more, origin=counted.origin)

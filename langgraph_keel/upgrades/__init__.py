@@ -1,1 +1,1 @@
-"""State that outlives its code: threads that an older version of an application has written, read by a newer one."""
+"""Upgrades: newer versions of an application read threads of older ones."""

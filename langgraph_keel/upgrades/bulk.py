@@ -1,6 +1,6 @@
-"""All threads of a store, carried over at once by a checkpoint of the present version after the latest one.
+"""Upgrades all threads of a store, with a new checkpoint after each latest one.
 
-It may be cut off and repeated, and a run that puts to a thread concurrently wins.
+An interrupted upgrade can be run again. If a run writes to a thread concurrently, the run wins.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from langgraph_keel.errors import CheckpointConflict, InvalidInput, KeelError, S
 from langgraph_keel.upgrades.hook import UpgradeHook
 
 Outcome: TypeAlias = Literal["upgraded", "present", "waits", "busy", "failed"]
-"""`"present"`: it has the version already; `"waits"`: something is due, and it is upgraded when it resumes."""
+"""The outcome for a thread; one that waits is upgraded when it resumes."""
 UPGRADED = "keel_upgraded"
-"""In the metadata of a checkpoint that carries a thread over: the versions from which and to which."""
+"""The metadata key of the old and the new version, in the added checkpoint."""
 _PAGE = 100
 
 
 @dataclass(slots=True)
 class UpgradeReport:
-    """What `keel upgrade` has done."""
+    """The result of `keel upgrade`."""
 
     counts: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)  # why threads could not be upgraded; the first thousand
@@ -43,10 +43,10 @@ def upgrade_threads(
     dry_run: bool = False,
     on_progress: Callable[[int, int | None], None] = lambda done, total: None,
 ) -> UpgradeReport:
-    """Carry threads over."""
+    """Upgrade threads one after the other."""
     hook = saver.engine.session.hooks.find(UpgradeHook)
     if hook is None:
-        raise InvalidInput("there is nothing to upgrade with: the saver has no upgrades=[...]")
+        raise InvalidInput("the saver has no upgrades: open it with upgrades=[...]")
     report = UpgradeReport()
     for done, thread_id in enumerate(threads, 1):
         try:
@@ -65,7 +65,7 @@ def upgrade_threads(
 
 
 def upgrade_thread(session: Session, thread_id: str, version: int, dry_run: bool) -> Plan[Outcome]:
-    """Carry a thread over, with the memory of its subgraphs. One trip, and two for each of them."""
+    """Upgrade a thread and its subgraphs' memory. One trip, and two for each graph."""
     entries = yield from session.store.scan(Query(thread_id, limit=_PAGE))
     places = dict.fromkeys(["", *(each.address.checkpoint_ns for each in entries)])
     done: Outcome = "present"
@@ -78,7 +78,7 @@ def upgrade_thread(session: Session, thread_id: str, version: int, dry_run: bool
         if read is None:
             continue
         if next_nodes(read.checkpoint, read.checkpoint["channel_values"]) or read.pending_writes:
-            return "waits"  # a question is found by the checkpoint that it waits at
+            return "waits"  # a request for approval refers to the checkpoint at which it waits
         if not dry_run:
             checkpoint: Any = {**read.checkpoint, "id": session.new_id(read.metadata.get("step", 0))}
             marks: Any = {**read.metadata, UPGRADED: [state_of(header.about), version]}

@@ -1,7 +1,7 @@
-"""`keel doctor`: would the threads of a store still run with the code of a graph that is to be deployed?
+"""`keel doctor`: checks a store's threads against the code to be deployed.
 
-Nothing is written, and no node runs. A required channel is new if no thread has it and no node sets it; a reducer has
-changed if it makes another value of more steps than not.
+It writes nothing and runs no node. A required channel is reported if no thread has it and no node sets it;
+a reducer if it computes another value for more than half of the checked steps.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from langgraph_keel.upgrades.expectations import Fit, annotations_of, pending_ca
 from langgraph_keel.upgrades.state import is_of_state
 
 _LOOKED_AT = 100
-"""The newest checkpoints of a thread in which its namespaces are looked for."""
+"""Newest checkpoints of a thread that are searched for its namespaces."""
 _MOST_STEPS = 300
-"""Steps of all threads that are gone through again, to see what reducers make of them."""
+"""Maximum steps, of all threads, that are computed again to check reducers."""
 
 _UNREAD = ": say in an upgrade what becomes of it (classes=), or give the class its name, fields and members back"
 _NO_NODE = (
@@ -35,25 +35,25 @@ _NO_NODE = (
     "(state.rename_node, or state.remove_node(..., go_to=...))"
 )
 _NO_EDGE = (
-    "the node would not run, since what it waits for was noted for the edges of before: let the run end with the code "
-    "that began it, or keep the edges"
+    "the node would not run, as its wait was stored for the former edges: let the run end with the code that started "
+    "it, or keep the edges"
 )
 _DEFER = (
-    "LangGraph would fail, or not run the node: it stores the edges of a deferred node in another form. Keep defer as "
-    "it was, or let these runs end with the code that began them and give the node another name"
+    "LangGraph would fail, or not run the node: it stores the edges of a deferred node in another form. Keep defer "
+    "unchanged, or let these runs end with the code that started them and rename the node"
 )
 _NO_TASK = "whoever answers is not heard: rename the node that asks in an upgrade (state.rename_node)"
 _NO_TOOL = "a model has called it, and it has not run: keep it until no thread waits for it, or convert the messages"
-_LOST = "what that graph has stored would not be found: let the node keep its name"
+_LOST = "the stored state of that graph would not be found: keep the node's name"
 _UNKNOWN = "its values would be dropped at the next step: rename, split or drop it in an upgrade"
 _NEW = "a node would fail: give it a value in an upgrade (state[...] = ...)"
-_TYPE = "a node would find something else than it expects: convert it in an upgrade (state.convert)"
-_REDUCED = "what is stored was made by another reducer: convert it in an upgrade, if the new one cannot go on from that"
+_TYPE = "a node would find an unexpected value: convert it in an upgrade (state.convert)"
+_REDUCED = "the stored value was made by another reducer: convert it in an upgrade if the new one cannot use it"
 
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Something that a thread needs, and that the code of today does not have (`keel doctor`)."""
+    """A mismatch between a thread and the current code (`keel doctor`)."""
 
     thread_id: str  # or the first of several
     checkpoint_ns: str
@@ -67,14 +67,14 @@ class Break:
 
 @dataclass(slots=True)
 class Diagnosis:
-    """What `keel doctor` has found."""
+    """The result of `keel doctor`."""
 
-    threads: int = 0  # threads that were opened
+    threads: int = 0  # number of opened threads
     breaks: list[Break] = field(default_factory=list)
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing breaks."""
+        """Whether there are no breaks."""
         return not self.breaks
 
     def to_json(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Diagnosis:
 
 
 class Doctor:
-    """Opens threads with the code of a graph, and the serializer and upgrades of a saver."""
+    """Opens threads with a graph's code, and a saver's serializer and upgrades."""
 
     def __init__(self, saver: EngineSaver, graph: Any) -> None:
         self.diagnosis = Diagnosis()
@@ -104,7 +104,8 @@ class Doctor:
         self._first: dict[str, CheckpointTuple] = {}
 
     def examine(self, thread_id: str) -> Sequence[Break]:
-        """Open a thread; return what breaks in it. Two trips, and some for each graph in it and for a step."""
+        """Open a thread and return its breaks."""
+        # Two trips, and some for each graph in it and for a step.
         self.diagnosis.threads += 1
         query = Query(thread_id, limit=_LOOKED_AT)
         entries = self._saver.engine.run(self._saver.engine.session.store.scan(query))
@@ -117,7 +118,7 @@ class Doctor:
         return found
 
     def conclude(self) -> Diagnosis:
-        """Return all that breaks, with what only all threads together can tell."""
+        """Return all breaks, including those that depend on all threads."""
         for made in self._made.values():
             wrong = [each for each in made if each is not None]
             if len(wrong) * 2 > len(made):
@@ -134,7 +135,7 @@ class Doctor:
             yield from self._look(read, graph_of(checkpoint_ns))
         elif read is not None:
             yield read
-            # What else breaks is seen without the value that cannot be read.
+            # Find other breaks with a placeholder for the unreadable value.
             shown = self._read(self._shown, thread_id, checkpoint_ns) if read.kind == "unread" else None
             graph = self._graphs.get(graph_of(checkpoint_ns))
             if isinstance(shown, CheckpointTuple) and graph is not None:
@@ -184,8 +185,8 @@ class Doctor:
         try:
             thread_id = found.config["configurable"]["thread_id"]
             tasks = {task.id for task in self._graph.get_state({"configurable": {"thread_id": thread_id}}).tasks}
-        except Exception as error:  # code of the program's own, or of LangGraph
-            yield _break(found, "unread", "", "a state", type(error).__name__, f"get_state has raised: {error}")
+        except Exception as error:  # raised by the application's own code, or by LangGraph
+            yield _break(found, "unread", "", "a state", type(error).__name__, f"get_state raised: {error}")
             return
         for _ in sorted(waits - tasks):
             yield _break(found, "question", ", ".join(gone), "a task that has asked", "none that asks it", _NO_TASK)
@@ -204,7 +205,7 @@ class Doctor:
             self._seen.setdefault(path, set()).update(values, found.checkpoint.get("channel_versions") or {})
 
     def _go_through_step(self, found: CheckpointTuple, graph: Any, path: str) -> None:
-        """Note what the reducers of today make of the last step."""
+        """Apply the current reducers to the last step, and note differences."""
         if self._steps >= _MOST_STEPS or found.metadata.get("source") != "loop" or found.parent_config is None:
             return
         self._steps += 1
@@ -222,14 +223,14 @@ class Doctor:
                 continue
             made = [_apply(graph.channels[name], name, each) for each in (before, again)]
             marks = [mark(each) for each in made]
-            if marks[0] == marks[1]:  # else it is never the same
+            if marks[0] == marks[1]:  # else the reducer is not deterministic
                 expected, reason = f"{made[0]!r:.80}", _REDUCED
                 wrong = _break(found, "reducer", name, expected, f"{now[name]!r:.80}", reason)
                 self._made.setdefault((path, name), []).append(None if marks[0] == mark(now[name]) else wrong)
 
 
 def _look_at_edges(found: CheckpointTuple, graph: Any) -> Iterator[Break]:
-    """Yield the edges to nodes that are deferred now and were not, or the other way around, or that are gone."""
+    """Yield removed edges, and edges to nodes whose `defer` was switched."""
     for name, value in found.checkpoint["channel_values"].items():
         if not name.startswith((BRANCH_TO, JOIN)):
             continue
@@ -246,17 +247,17 @@ def _look_at_edges(found: CheckpointTuple, graph: Any) -> Iterator[Break]:
 
 
 def _apply(channel: Any, name: str, before: CheckpointTuple) -> Any:
-    """Return what a channel makes of what a step has written to it; the error, if it refuses that."""
+    """Return a channel's value after a step's writes, or the `repr` of its error."""
     fresh = channel.from_checkpoint(before.checkpoint["channel_values"][name])
     try:
         fresh.update([value for _, at, value in before.pending_writes or () if at == name])
         return fresh.checkpoint()
-    except Exception as error:  # the reducer is the program's own
+    except Exception as error:  # the reducer is the application's own
         return repr(error)
 
 
 def _is_live(checkpoint_ns: str, root: CheckpointTuple | Break | None) -> bool:
-    """Return whether a graph goes on from what stands in a namespace: a subgraph has memory, or has not ended."""
+    """Return whether a graph will continue: it has memory, or has not ended."""
     if NS_END not in checkpoint_ns:
         return True
     if not isinstance(root, CheckpointTuple):

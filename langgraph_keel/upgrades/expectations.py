@@ -1,4 +1,4 @@
-"""What the code of a graph expects of a state: annotations that values fit, values that nodes read, tools."""
+"""The expectations of a graph's code: annotations, required channels and tools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from langgraph_keel.engine.entries import sent_tasks
 
 
 def annotations_of(graph: Any) -> dict[str, Any]:
-    """Return what the channels of a graph are annotated with; nothing of a graph that has no schema."""
+    """Return the annotations of a graph's channels; empty without a schema."""
     builder = getattr(graph, "builder", None)
     schemas = [*getattr(builder, "schemas", ())] if builder is not None else []
     hints: dict[str, Any] = {}
@@ -30,13 +30,13 @@ def annotations_of(graph: Any) -> dict[str, Any]:
 
 
 class Fit:
-    """Whether values fit annotations; what pydantic makes of an annotation is made once."""
+    """Checks values against annotations, with one cached pydantic adapter for each."""
 
     def __init__(self) -> None:
         self._adapters: dict[int, tuple[Any, TypeAdapter[Any] | None]] = {}
 
     def misfits(self, annotation: Any, value: Any, path: str) -> Iterator[tuple[str, str, str]]:
-        """Yield where something stands that does not fit: where, what is expected, and what is there."""
+        """Yield each misfit: its place, the expected form, and the value found."""
         if isinstance(value, DeltaSnapshot | BaseMessage) or (
             isinstance(value, list) and any(isinstance(each, BaseMessage) for each in value)
         ):
@@ -50,12 +50,12 @@ class Fit:
             place = "".join(f"[{each!r}]" for each in first["loc"] if isinstance(each, int))
             yield f"{path}{place}", first["msg"], f"{first['input']!r:.80} ({type(first['input']).__name__})"
             return
-        except Exception:  # code of the program's own
+        except Exception:  # the application's own code
             pass
         yield from self._inner(value, path)
 
     def _inner(self, value: Any, path: str) -> Iterator[tuple[str, str, str]]:
-        """Go through the objects in a value, which pydantic takes for what their classes say."""
+        """Check the objects inside a value, whose fields pydantic does not validate."""
         if isinstance(value, dict):
             for key, part in value.items():
                 yield from self._inner(part, f"{path}[{key!r:.40}]")
@@ -77,12 +77,12 @@ class Fit:
                     break
                 except (PydanticUserError, NameError, TypeError):
                     continue
-            self._adapters[id(annotation)] = annotation, made  # kept, so that nothing else gets its id
+            self._adapters[id(annotation)] = annotation, made  # kept alive, so that no other object gets its id
         return self._adapters[id(annotation)][1]
 
 
 def _fields_of(value: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the fields of a data object that are not at their defaults: those need not fit."""
+    """Yield the fields of a data object, except defaults, which need not fit."""
     cls = type(value)
     if isinstance(value, BaseModel):
         for name, field in cls.model_fields.items():
@@ -100,11 +100,12 @@ def _fields_of(value: Any) -> Iterator[tuple[str, Any, Any]]:
                 yield each.name, hints[each.name], part
 
 
-# -- channels that nodes need ------------------------------------------------------------------------------------------
+# -- required channels -------------------------------------------------------------------------------------------------
 
 
 def required_channels(graph: Any) -> set[str]:
-    """Return the channels without which a node would fail: a model's required fields, and what is read unasked."""
+    """Return the channels without which a node would fail."""
+    # These are required fields of a model, and channels that nodes read without a check.
     builder = getattr(graph, "builder", None)
     if builder is None:
         return set()
@@ -136,7 +137,7 @@ def _functions_of(builder: Any) -> Iterator[Callable[..., Any]]:
 
 
 def _names_in(code: CodeType) -> Iterator[tuple[str, bool]]:
-    """Yield the texts in a function, and whether something is read by each of them: `state["name"]`, `state.name`."""
+    """Yield the strings in a function, and whether each is read as a key or attribute."""
     instructions = list(dis.get_instructions(code))
     for this, following in zip(instructions, [*instructions[1:], None], strict=True):
         if this.opname == "LOAD_ATTR" and isinstance(this.argval, str):
@@ -164,7 +165,7 @@ def tools_of(graphs: Iterable[Any]) -> set[str]:
 
 
 def pending_calls(values: dict[str, Any]) -> Iterator[str]:
-    """Yield the tools that a model has called, and that have not answered."""
+    """Yield the names of tools that a model called and that have not answered."""
     for value in values.values():
         messages = [each for each in value if isinstance(each, BaseMessage)] if isinstance(value, list) else []
         calls = next((each.tool_calls for each in reversed(messages) if isinstance(each, AIMessage)), [])

@@ -1,7 +1,8 @@
-"""Each checkpoint has the version of the application that stored it; one of an older version is upgraded when read.
+"""The hook that stores the application's version, and upgrades older checkpoints.
 
-The version is in the header, and beside the writes of tasks, for tasks of two versions may write to one checkpoint.
-Reading writes nothing. Checkpoints and writes without a version have version 1.
+The version is stored in the header, and with the writes of tasks, as tasks of two versions may write to one checkpoint.
+Checkpoints are upgraded when they are read, and nothing is written. Checkpoints and writes without a version have
+version 1.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from langgraph_keel.upgrades.state import Refused, StoredState, Write
 
 
 class UpgradeHook(Hook):
-    """Writes down the version of the application, and upgrades what an older one has stored."""
+    """Stores the application's version, and upgrades checkpoints of older ones."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
 
     def draft_put(self, session: Session, put: Put) -> None:
-        """Say which version has stored a checkpoint."""
+        """Add the version to a checkpoint."""
         put.header.about[STATE] = self.chain.version
 
     def draft_writes(self, session: Session, writes: Writes) -> None:
-        """Say which version has stored what a task has written."""
+        """Add the version to the writes of a task."""
         writes.beside.append({STATE: self.chain.version})
 
     def revive(
         self, session: Session, found: Found, header: Header, channels: Collection[str] | None
     ) -> Revived | None:
-        """Return a checkpoint that an older version has stored as this one reads it."""
+        """Return an upgraded checkpoint; `None` if it has the current version."""
         where, stored = found.entry.address, state_of(header.about)
         if not session.codec.shows:
             check_state(where, header.about, (), self.chain.version)
@@ -48,7 +49,7 @@ class UpgradeHook(Hook):
         try:
             steps = self.chain.after(stored)
         except LookupError:
-            reason = f"no upgrade begins from version {stored}: add it to upgrades=[...]"
+            reason = f"no upgrade starts from version {stored}: add it to upgrades=[...]"
             raise UpgradeFailed(str(where), stored, self.chain.version, reason) from None
         return _upgrade(session, found, header, steps, channels, self.chain.version)
 
@@ -92,12 +93,12 @@ def _change(state: StoredState, step: Upgrade) -> None:
     except KeelError as error:
         raise UpgradeFailed(str(state.where), step.start, step.end, str(error)) from error
     except Exception as error:
-        reason = f"{getattr(step.change, '__qualname__', step.change)} has raised {type(error).__name__}: {error}"
+        reason = f"{getattr(step.change, '__qualname__', step.change)} raised {type(error).__name__}: {error}"
         raise UpgradeFailed(str(state.where), step.start, step.end, reason) from error
 
 
 def _rebuild(steps: Sequence[Upgrade]) -> Callable[[Unread], Any]:
-    """Return what makes values of those that cannot be read any more, by the functions of upgrades."""
+    """Return a function that rebuilds unreadable values with the upgrades' functions."""
     functions: dict[tuple[str, str], Callable[[Any], Any]] = {}
     for step in steps:
         for name, made in step.classes.items():
@@ -111,7 +112,7 @@ def _rebuild(steps: Sequence[Upgrade]) -> Callable[[Unread], Any]:
         try:
             return made(unread.stored)
         except Exception as error:
-            reason = f"what an upgrade makes of its values (classes=) has raised {type(error).__name__}: {error}"
+            reason = f"the conversion function in an upgrade (classes=) raised {type(error).__name__}: {error}"
             raise RefusedType(unread.type_name, reason) from error
 
     return rebuild

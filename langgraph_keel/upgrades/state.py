@@ -1,7 +1,7 @@
-"""A checkpoint as an upgrade sees and changes it: channels, nodes, and everything that contains their names.
+"""A checkpoint for upgrades to change: channels, nodes, and uses of their names.
 
-A channel's name is also in versions, pending writes and the input of a run; a node's in the channels that start it, in
-messages to it, and in the ids of its tasks and questions.
+A channel's name also occurs in versions, pending writes and the input of a run. A node's name also occurs in the
+channels that start it, in messages to it, and in the ids of its tasks and questions.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 _COUNTERS = "counters_since_delta_snapshot"
 _MOST_ANSWERS = 64
-"""Answers of one task among which the place of a question is looked for."""
+"""Maximum answers of one task that are tried to find a question's id."""
 
 _NO_RESULT = frozenset({INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE})
 
 
 class Refused(Exception):
-    """An upgrade cannot go on; the text says why."""
+    """An upgrade cannot continue; the text gives the reason."""
 
 
 @dataclass(slots=True)
@@ -59,29 +59,28 @@ class Write:
     task: str
     channel: str
     value: Any
-    version: int  # of the application that has stored it
+    version: int  # of the application that stored it
 
 
 def is_of_state(channel: str) -> bool:
-    """Return whether a channel is one of the state, and not one by which LangGraph starts nodes."""
+    """Return whether a channel belongs to the state, not to LangGraph's own ones."""
     return not (is_trigger(channel) or channel.startswith((PREGEL, "__")))
 
 
 @publish
 class StoredState(MutableMapping[str, Any]):
-    """A checkpoint that an older version of the application has stored, for an upgrade to change (`upgrade`).
+    """A checkpoint of an older version of the application, for an `upgrade` to change.
 
-    As a mapping, it holds the values of the channels: `state["count"]`, `"count" in state`. A channel that nothing has
-    been written to is not there, and in early checkpoints few are. What a verb is to change and is not there, it
-    leaves: so one function fits each checkpoint of a thread. A value that is set is that of this checkpoint only;
-    `rename`, `drop`, `convert` and `split` also change what tasks have written that is not applied yet, and the input
-    of a run that has not begun.
+    As a mapping, it contains the values of the channels: `state["count"]`, `"count" in state`. A channel without a
+    value is missing, as most are in early checkpoints. Methods ignore missing channels and nodes, so one function fits
+    all checkpoints of a thread. Setting a value changes this checkpoint only. `rename`, `drop`, `convert` and `split`
+    also change pending writes of tasks, and the input of a run that has not started.
 
     Attributes:
         where: The address of the checkpoint.
         thread_id: The thread.
         checkpoint_id: The checkpoint.
-        graph: Whose state it is; `""` is the root graph's, `"research"` that of the graph in this node.
+        graph: The graph: `""` is the root graph, `"research"` the graph in this node.
     """
 
     def __init__(self, where: Address, graph: str, header: Header, values: dict[str, Any], writes: list[Write]) -> None:
@@ -95,12 +94,12 @@ class StoredState(MutableMapping[str, Any]):
         self._interrupts: dict[str, str] = {}
 
     def begin(self, version: int) -> None:
-        """Begin an upgrade from a version: of what tasks have written, it is about what no later one has stored."""
+        """Start an upgrade from a version; it changes no writes of later versions."""
         self._version = version
 
     @property
     def result(self) -> tuple[dict[str, Any], list[tuple[str, str, Any]], dict[str, str]]:
-        """The values, the pending writes, and the ids of questions that are others now."""
+        """The values, the pending writes, and new ids of questions by their old ones."""
         return self._values, [(each.task, each.channel, each.value) for each in self._all], self._interrupts
 
     # -- values --------------------------------------------------------------------------------------------------------
@@ -112,13 +111,13 @@ class StoredState(MutableMapping[str, Any]):
         return self._values[channel]
 
     def __setitem__(self, channel: str, value: Any) -> None:
-        """Set the value of a channel, which may be a new one."""
+        """Set the value of an existing or new channel."""
         self._check_names(channel)
         self._values[channel] = value
         self._versions.setdefault(channel, max(self._versions.values(), default=1))
 
     def __delitem__(self, channel: str) -> None:
-        """Empty a channel."""
+        """Remove the value of a channel."""
         self[channel]
         del self._values[channel]
 
@@ -127,16 +126,16 @@ class StoredState(MutableMapping[str, Any]):
         return iter([name for name in self._values if is_of_state(name)])
 
     def __len__(self) -> int:
-        """Count the channels that have a value."""
+        """Return the number of channels that have a value."""
         return sum(map(is_of_state, self._values))
 
     def __repr__(self) -> str:
-        """Return where it stands, and its channels."""
+        """Return thread, checkpoint and channels."""
         return f"<StoredState of {self.thread_id!r}, checkpoint {self.checkpoint_id}: {', '.join(self)}>"
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The metadata of the checkpoint: a copy."""
+        """A copy of the checkpoint's metadata."""
         return copy.deepcopy(self._metadata)
 
     @property
@@ -145,32 +144,32 @@ class StoredState(MutableMapping[str, Any]):
         return next_nodes(self._checkpoint, self._values)
 
     def refuse(self, reason: str) -> NoReturn:
-        """Refuse the thread by name: `UpgradeFailed` with this reason, wherever somebody opens it.
+        """Refuse the thread: reading it raises `UpgradeFailed` with this reason.
 
         Args:
-            reason: Why it cannot be carried over, and what to do.
+            reason: Why it cannot be upgraded, and what to do.
         """
         raise Refused(reason)
 
     # -- channels ------------------------------------------------------------------------------------------------------
 
     def rename(self, channel: str, new: str) -> None:
-        """Give a channel another name.
+        """Rename a channel.
 
-        A delta channel keeps its name: its past stands under it, in the writes of checkpoints before this one.
+        A delta channel must keep its name, as the writes of earlier checkpoints are stored under it.
         """
         self._check_names(channel, new)
         if channel in (self._metadata.get(_COUNTERS) or ()):
-            raise Refused(f"{channel!r} is a delta channel, whose past stands under its name: let it keep that")
+            raise Refused(f"{channel!r} is a delta channel, whose past is stored under its name: keep the name")
         if new in self._values and channel in self._values:
-            raise Refused(f"{channel!r} cannot be called {new!r}: there is such a channel")
+            raise Refused(f"{channel!r} cannot be renamed to {new!r}: that channel already exists")
         self._rename_channels({channel: new})
         for write in self._writes():
             write.channel = new if write.channel == channel else write.channel
         self._change_inputs(lambda given: {new if name == channel else name: value for name, value in given.items()})
 
     def drop(self, *channels: str) -> None:
-        """Remove channels, their values and what was written to them."""
+        """Remove channels, with their values and pending writes."""
         self._check_names(*channels)
         for channel in channels:
             self._remove_channel(channel)
@@ -180,13 +179,13 @@ class StoredState(MutableMapping[str, Any]):
     def convert(
         self, channel: str, function: Callable[[Any], Any], *, writes: Callable[[Any], Any] | None = None
     ) -> None:
-        """Change the value of a channel, and what was written to it, by a function.
+        """Convert the value of a channel, and pending writes to it.
 
         Args:
             channel: The channel.
-            function: Is given the value, and returns another one.
-            writes: The same for what tasks have written to it, where that is something else than a value, because the
-                channel has a reducer; `None` is `function`.
+            function: Receives the value and returns the new one.
+            writes: The function for pending writes, if a reducer gives them another form than the value; by default
+                `function`.
         """
         self._check_names(channel)
         each = writes or function
@@ -198,11 +197,11 @@ class StoredState(MutableMapping[str, Any]):
         self._change_inputs(lambda given: {k: _inside(each, v) if k == channel else v for k, v in given.items()})
 
     def split(self, channel: str, function: Callable[[Any], Mapping[str, Any]]) -> None:
-        """Put other channels in the place of one.
+        """Replace one channel with several.
 
         Args:
             channel: The channel.
-            function: Is given its value, or what was written to it, and returns what each of the new channels gets.
+            function: Receives its value, or a write to it, and returns a dict of values for the new channels.
         """
         self._check_names(channel)
         if channel in self._values:
@@ -231,11 +230,11 @@ class StoredState(MutableMapping[str, Any]):
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def rename_node(self, node: str, new: str) -> None:
-        """Give a node another name, also where it is next, waits for somebody, or was sent to.
+        """Rename a node, also if it is next, waits for an answer, or was sent to.
 
-        The ids of its tasks and of what they ask are made of the name, and change with it; decisions about requests
-        that are open find them (`saver.approvals`). A graph in the node stores what it has done under the name: where
-        it waits, the thread is refused by name.
+        The ids of its tasks and questions depend on the name, and change with it; decisions about pending requests
+        still find them (`saver.approvals`). A graph in the node stores its state under the name: if it waits, the
+        thread is refused.
         """
         before = self._tasks(lambda name: new if name == node else name)
         moved = {channel: _with_node(channel, node, new) for channel in self._versions if is_trigger(channel)}
@@ -253,26 +252,26 @@ class StoredState(MutableMapping[str, Any]):
         self._move_tasks(before, self._tasks())
 
     def remove_node(self, node: str, go_to: str | None = None) -> None:
-        """Remove a node. Where it is next, and nothing says where to go, the thread is refused by name.
+        """Remove a node; if it is next and `go_to` is missing, the thread is refused.
 
-        What it asks there is dropped, and the requests for it are over as soon as the thread goes on.
+        Its pending questions are dropped, and their requests are closed when the thread continues.
 
         Args:
             node: The node.
-            go_to: The node that runs where it would have run next, or `END`.
+            go_to: The node that runs in its place if it is next, or `END`.
         """
         starts, before = BRANCH_TO + node, self._tasks()
         is_sent_to = any(_is_sent_to(write, node) for write in self._writes())
         is_due = node in self.next or is_sent_to or any(write.channel == starts for write in self._writes())
         if is_due and go_to is None:
-            raise Refused(f"node {node!r} is next, and was removed: remove_node({node!r}, go_to=...) says where to go")
+            raise Refused(f"node {node!r} is next, and was removed: use remove_node({node!r}, go_to=...)")
         for join in [name for name in self._versions if name.startswith(JOIN)]:
             starting, _, end = join.removeprefix(JOIN).rpartition(":")
             if node in starting.split("+") and (self._values.get(join) or end in self.next):
-                raise Refused(f"node {node!r} was removed, and {end!r} waits for it and others: let that end first")
+                raise Refused(f"node {node!r} was removed, but {end!r} waits for it and others: finish that run first")
         own = {task.id for task in before.values() if task.node == node}
         if any(write.task in own and write.channel not in _NO_RESULT for write in self._writes()):
-            raise Refused(f"node {node!r} was removed, and has run, and its step is not over: let that end first")
+            raise Refused(f"node {node!r} was removed, but has run in an unfinished step: finish that run first")
         if starts in self._values and go_to not in (None, END):
             self._start(str(go_to))
         for name in [name for name in self._versions if name == starts or _is_join_to(name, node)]:
@@ -289,16 +288,16 @@ class StoredState(MutableMapping[str, Any]):
         self._move_tasks(left, self._tasks(places=kept))
 
     def convert_sends(self, node: str, function: Callable[[Any], Any]) -> None:
-        """Change what was sent to a node (`Send`), and what it has not taken yet, by a function."""
+        """Convert the pending arguments that were sent to a node (`Send`)."""
         self._change_sends(lambda send: _send_to(send, send.node, function(send.arg)) if send.node == node else send)
 
     def convert_questions(self, function: Callable[[Any], Any]) -> None:
-        """Change what tasks ask (the values of `interrupt()`) and has no answer yet, by a function."""
+        """Convert pending questions of tasks (the values of `interrupt()`)."""
         for write in self._writes():
             if write.channel == INTERRUPT:
                 write.value = tuple(_copy_interrupt(each, function(each.value), each.id) for each in write.value)
 
-    # -- what the verbs are made of ------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------------
 
     @property
     def _versions(self) -> dict[str, Any]:
@@ -316,10 +315,10 @@ class StoredState(MutableMapping[str, Any]):
     def _check_names(self, *channels: str) -> None:
         for channel in channels:
             if not isinstance(channel, str) or not channel or not is_of_state(channel):
-                raise InvalidInput(f"{channel!r} is no channel of a state: name one of its schema")
+                raise InvalidInput(f"{channel!r} is not a channel of the state: use a name from its schema")
 
     def _rename_channels(self, names: Mapping[str, str]) -> None:
-        """Rename channels in the checkpoint itself, in their order."""
+        """Rename channels in the checkpoint itself, keeping their order."""
         for holder in (self._values, self._versions, *self._versions_seen.values()):
             if names.keys() & holder.keys():
                 renamed = {names.get(name, name): value for name, value in holder.items()}
@@ -338,13 +337,13 @@ class StoredState(MutableMapping[str, Any]):
             self._checkpoint["updated_channels"] = [name for name in updated if name != channel]
 
     def _rewrite(self, change: Callable[[Write], list[Write]]) -> None:
-        """Put others in the place of writes. A task that is left without any has run nevertheless."""
+        """Replace writes; a task without remaining writes still counts as finished."""
         changed = [part for each in self._all for part in (change(each) if each.version <= self._version else [each])]
         emptied = {each.task for each in self._all} - {each.task for each in changed} - {NULL_TASK_ID}
         self._all[:] = [*changed, *(Write(task, NO_WRITES, None, self._version) for task in sorted(emptied))]
 
     def _change_inputs(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Change the input of a run that has not begun, which names channels as a node's result does."""
+        """Change the input of a run that has not started, which names channels."""
         given = self._values.get(START)
         if type(given) is dict:
             self._values[START] = change(given)
@@ -359,12 +358,12 @@ class StoredState(MutableMapping[str, Any]):
                 write.value = change(write.value)
 
     def _start(self, node: str) -> None:
-        """Have a node run next."""
+        """Make a node run next."""
         channel = BRANCH_TO + node
         self._values[channel] = None
         self._versions[channel] = max(self._versions.values())
         self._versions_seen.get(node, {}).pop(channel, None)
-        if updated := self._checkpoint.get("updated_channels"):  # LangGraph looks at the nodes of these only
+        if updated := self._checkpoint.get("updated_channels"):  # LangGraph checks only the nodes of these
             self._checkpoint["updated_channels"] = sorted({*updated, channel})
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
@@ -392,11 +391,11 @@ class StoredState(MutableMapping[str, Any]):
         return _Task(node, name, f"{place}{NS_END}{name}")
 
     def _move_tasks(self, before: Mapping[_Key, _Task], after: Mapping[_Key, _Task]) -> None:
-        """Give what tasks have written to those that they are now, and what they ask its new ids."""
+        """Give writes the new ids of their tasks, and questions their own new ids."""
         moved = {old.id: (old, after[key]) for key, old in before.items() if key in after and after[key].id != old.id}
         known = {NULL_TASK_ID, *(task.id for task in (*before.values(), *after.values()))}
         if moved and any(write.task not in known for write in self._writes()):
-            raise Refused("a task has written something, and nobody can tell which: let its step end first")
+            raise Refused("an unknown task has pending writes: let its step end first")
         for write in self._writes():
             if write.task in moved:
                 old, new = moved[write.task]
@@ -405,17 +404,17 @@ class StoredState(MutableMapping[str, Any]):
                     write.value = tuple(self._asked_by(each, old, new) for each in write.value)
 
     def _asked_by(self, interrupt: Interrupt, old: _Task, new: _Task) -> Interrupt:
-        """Return what a task asks, as the one asks it that it is now."""
+        """Return a task's question with the id of the renamed task."""
         for answered in range(_MOST_ANSWERS):
             if interrupt.id == interrupt_id_of(old.ns, answered):
                 name = interrupt_id_of(new.ns, answered)
                 self._interrupts[interrupt.id] = name
                 return _copy_interrupt(interrupt, interrupt.value, name)
-        raise Refused(f"a graph in node {old.node!r} waits for somebody, and stands under this name: let it end first")
+        raise Refused(f"a graph in node {old.node!r} waits, and is stored under this name: let it end first")
 
 
 _Key: TypeAlias = tuple[str, str, int]
-"""What starts a task, its node, and its place among those that are sent."""
+"""How a task is started, its node, and its place among sent tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +425,7 @@ class _Task:
 
 
 def _inside(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return what a function makes of a value; of one that is wrapped, of what is inside."""
+    """Apply a function to a value, or to the inside of a wrapped one."""
     if isinstance(value, DeltaSnapshot):
         return DeltaSnapshot(function(value.value))
     if getattr(value, "type", None) == OVERWRITE and hasattr(value, "value"):
@@ -439,7 +438,7 @@ def _is_join_to(channel: str, node: str) -> bool:
 
 
 def _with_node(channel: str, node: str, new: str) -> str:
-    """Return a channel that starts nodes, with a node that has another name."""
+    """Return the name of a trigger channel with a renamed node."""
     if channel == BRANCH_TO + node:
         return BRANCH_TO + new
     if channel.startswith(JOIN):
@@ -454,7 +453,7 @@ def _is_sent_to(write: Write, node: str) -> bool:
 
 
 def _redirect(write: Write, node: str, go_to: str | None) -> list[Write]:
-    """Return what is left of a write that starts a node which was removed."""
+    """Return the replacement of a write that starts a removed node."""
     if _is_sent_to(write, node):
         return [] if go_to == END else [Write(write.task, TASKS, _send_to(write.value, str(go_to)), write.version)]
     if write.channel == BRANCH_TO + node:

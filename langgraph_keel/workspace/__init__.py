@@ -1,1 +1,1 @@
-"""The files of an agent, saved beside the checkpoints of its thread in a shadow git repository."""
+"""Saves the files of an agent with each checkpoint, in a shadow git repository."""

@@ -1,4 +1,4 @@
-"""How snapshots come and go with checkpoints: the hooks, and the key of a tree in the header of a checkpoint."""
+"""The hooks that save and drop snapshots together with their checkpoints."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from langgraph_keel.workspace.shadow import Shadow
 
 
 def tree_in(about: Mapping[str, Any]) -> str:
-    """Return the tree that a header names; empty if it names none."""
+    """Return the tree named in a header; empty if there is none."""
     tree = about.get(TREE)
     return tree.hex() if type(tree) is bytes and len(tree) == 20 else ""
 
 
 def name_thread(session: Session, thread_id: str) -> str:
-    """Return how the refs of a thread are named."""
+    """Return the name of a thread's directory of refs."""
     return sha256(f"{session.tenant or ''}\0{thread_id}".encode()).hexdigest()[:40]
 
 
 def find_tree(session: Session, address: Address) -> Plan[tuple[str, str]]:
-    """Return the tree of a checkpoint, or of the latest of its thread, and the id of the checkpoint. One trip."""
+    """Return the tree and the id of a checkpoint, by default the latest. One trip."""
     if address.checkpoint_ns:
-        raise InvalidInput(f"{address}: files are saved with checkpoints of the root graph: name one of those")
+        raise InvalidInput(f"{address}: files are saved only with checkpoints of the root graph: use one of those")
     found = yield from session.store.read_entry(address)
     if found is None:
         raise NotFound(f"{address}: there is no such checkpoint")
@@ -50,22 +50,22 @@ def find_tree(session: Session, address: Address) -> Plan[tuple[str, str]]:
 
 
 class RefHook(Hook):
-    """Keeps trees as long as their checkpoints, in a saver that need not save any itself."""
+    """Keeps the refs of trees in step with their checkpoints, without saving trees."""
 
-    shadow: Shadow | None = None  # if this saver saves some itself
+    shadow: Shadow | None = None  # set if this saver saves trees itself
 
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
-        """Keep the trees of a copy, of a fork those up to its beginning."""
+        """Keep the trees of a copied thread; for a fork, those up to its start."""
         nodes = copy.graph.nodes if copy.graph is not None else ()
         trees = {tree_in(unpack_header(each.header, session.codec, each.address).about) for each in nodes}
         source, target = name_thread(session, copy.source), name_thread(session, copy.target)
         yield Call(partial(self.repository.copy, source, target, trees if copy.graph is not None else None))
 
     def after_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
-        """Drop the trees that only removed checkpoints have named."""
+        """Drop the trees that only removed checkpoints used."""
         named = {(tree_in(header.about), node.stamp in leaving.removed) for node, header in leaving.moments}
         if gone := {tree for tree, is_removed in named if tree and is_removed and (tree, False) not in named}:
             yield Call(partial(self.repository.drop, name_thread(session, leaving.thread_id), gone))
@@ -75,7 +75,7 @@ class RefHook(Hook):
         yield Call(partial(self.repository.drop, name_thread(session, thread_id)))
 
     def reclaim(self, session: Session, now: bool) -> Plan[str]:
-        """Collect what no ref keeps."""
+        """Collect unreferenced objects."""
         note: str = yield Call(partial(self.repository.collect, now=now))
         return note
 
@@ -90,23 +90,23 @@ class WorkspaceHook(RefHook):
         self.shadow = shadow
 
     def begin(self, session: Session, reading: Reading) -> Plan[None]:
-        """Refuse a run that does not wait for its checkpoints; claim the directory for others, and save it."""
+        """Claim and save the directory for a run; refuse a run without durability "sync"."""
         if not begins_run(reading.config):
             return
         if reading.config["configurable"].get(CONFIG_KEY_DURABILITY) != "sync":
             raise InvalidInput(
-                f"thread {reading.address.thread_id!r}: with workspace= a run needs durability='sync': otherwise the "
-                "next step changes files while they are saved. Nothing of this run was stored, and no node has run: "
-                "graph.invoke(..., durability='sync')"
+                f"thread {reading.address.thread_id!r}: with workspace= a run needs durability='sync', otherwise the "
+                "next step changes files while they are saved. Nothing of this run was stored, and no node has run. "
+                "Use graph.invoke(..., durability='sync')"
             )
         thread, run = name_thread(session, reading.address.thread_id), live.find_run(reading.config)
         yield Call(partial(self.shadow.begin, run, thread))
 
     def draft_put(self, session: Session, put: Put) -> Plan[None]:
-        """Save the directory, and note its tree in the checkpoint. With `durability="sync"` the program waits."""
+        """Save the directory, and store its tree in the checkpoint."""
         if put.address.checkpoint_ns:
             return
-        # The first step of a run may have begun: LangGraph does not wait for the checkpoint of an input.
+        # The first step of a run may have started: LangGraph does not wait for the checkpoint of an input.
         run = live.find_run(put.config)
         tree = self.shadow.take_first(run) if put.source in ("input", "fork") else ""
         if not tree:
@@ -114,23 +114,23 @@ class WorkspaceHook(RefHook):
         put.header.about[TREE] = bytes.fromhex(tree)
 
     def after_put(self, session: Session, put: Put) -> Plan[None]:
-        """Keep the tree, if a prune has dropped it since it was saved."""
+        """Keep the tree again, as a prune may have dropped it since it was saved."""
         if tree := tree_in(put.header.about):
             yield Call(partial(self.repository.keep, name_thread(session, put.address.thread_id), tree))
 
     def close(self) -> None:
-        """Give the directory back."""
+        """Release the directory."""
         self.shadow.end()
 
 
 def open_hook(workspace: Workspace | None, store: Path | None) -> RefHook:
-    """Return the hook that saves the files of a workspace; without one, that of the repository beside a store."""
+    """Return the hook of a workspace, or of an existing repository next to the store."""
     place = workspace.repository if workspace else None
     if place is None and store is not None:
         place = f"{os.path.realpath(store)}.workspace"
     if place is None:
         raise InvalidInput(
-            "workspace= needs a place for its shadow repository, as this store is not a file of this machine: "
+            "workspace= needs a place for its shadow repository, as this store is not a file on this machine: "
             "Workspace(directory, repository='agent.workspace')"
         )
     repository = Repository(Path(place))

@@ -1,4 +1,4 @@
-"""`saver.workspace`: the files that were saved with checkpoints."""
+"""`saver.workspace`: previews, restores and compares the files of checkpoints."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ class WorkspaceMethods(Component):
         return self._shadow if into is None else self._shadow.at(into)
 
     def _preview(self, config: Mapping[str, Any], into: Directory | None = None) -> Plan[WorkspaceRestore]:
-        """Return what `restore` would do, with the same arguments, errors and round trips.
+        """Return the effect of `restore`, with the same arguments, errors and round trips.
 
-        A restore that was cut off is finished first.
+        An interrupted restore is finished first.
         """
         return (yield from self._go(config, into, ""))
 
     preview, apreview = faces(_preview)
 
     def _restore(self, config: Mapping[str, Any], into: Directory | None = None) -> Plan[WorkspaceRestore]:
-        """Restore the files of a checkpoint. The conversation stays as it is: `saver.rewind` takes that back.
+        """Restore the files of a checkpoint, not its conversation (see `saver.rewind`).
 
-        Only paths that the last snapshot of the thread has, as it has them, are removed or replaced. What has changed
-        since is moved to `.keel-aside` in the directory, if it is in the way; new files stay. Afterwards the directory
-        is compared with the checkpoint. A restore that is cut off is finished by the next snapshot, preview or restore.
-        One round trip, and some processes of git.
+        Only paths that are unchanged since the thread's last snapshot are removed or replaced. Changed paths in the way
+        are moved to `.keel-aside` in the directory; new files stay. Finally the directory is compared with the
+        checkpoint. The next snapshot, preview or restore finishes an interrupted restore. It takes one round trip, and
+        some git processes.
 
         Args:
-            config: Names the checkpoint, or the latest of its thread.
-            into: Another directory, so that two branches can work side by side; made if it is missing.
+            config: The checkpoint, or a thread for its latest one.
+            into: Another directory, so that two branches can work side by side; created if it is missing.
 
         Raises:
             NotFound: If there is no such checkpoint, or no files were saved with it.
-            WorkspaceTaken: If a run has the directory.
+            WorkspaceTaken: If a run uses the directory.
             StoreFull: If the disk is full.
             StoreError: If git or the disk fails, or the directory differs from the checkpoint afterwards.
         """
@@ -75,7 +75,9 @@ class WorkspaceMethods(Component):
         return done
 
     def _diff(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Plan[WorkspaceDiff]:
-        """Return how the files of two checkpoints differ, of one thread or of two. Two round trips.
+        """Return the differences between the files of two checkpoints.
+
+        They may belong to different threads. Takes two round trips.
 
         Raises:
             NotFound: If there is no such checkpoint, or no files were saved with it.
@@ -93,7 +95,10 @@ class WorkspaceMethods(Component):
     diff, adiff = faces(_diff)
 
     def _files(self, config: Mapping[str, Any]) -> Plan[Mapping[str, int]]:
-        """Return the files and links of a checkpoint, with their sizes in bytes; errors as `diff`. One round trip."""
+        """Return the files and links of a checkpoint, with their sizes in bytes.
+
+        Takes one round trip, and raises the same errors as `diff`.
+        """
         from langgraph_keel.workspace.hook import find_tree
 
         repository = self._at().repository

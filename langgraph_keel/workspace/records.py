@@ -1,4 +1,4 @@
-"""What a workspace is, and what its operations return."""
+"""The options of a workspace, and the results of its operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
 
 _SHOWN = 20
-"""Paths of each kind that a text names."""
+"""Maximum paths of each kind in a text."""
 _FATES = {
     "written": "written",
     "removed": "removed",
@@ -27,14 +27,16 @@ _FATES = {
 @publish
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """A directory whose files are saved with each root checkpoint: `SqliteSaver("agent.db", workspace=Workspace("w"))`.
+    """A directory whose files are saved with each root checkpoint.
+
+    Use it as `SqliteSaver("agent.db", workspace=Workspace("w"))`.
 
     Args:
-        directory: The directory; made if it is missing.
-        ignore: Patterns of paths that are not saved, as in a `.gitignore` file; they win over such files.
-        repository: The directory of the shadow repository. By default it lies beside the store, under its name and
-            `.workspace`. Stores on servers and in memory need one, and each store one of its own.
-        largest: Bytes above which a file is not saved; 5,000,000 by default.
+        directory: The directory; created if it is missing.
+        ignore: Patterns of paths that are not saved, as in a `.gitignore` file; they override such files.
+        repository: The directory of the shadow repository, a separate one for each store. By default it is next to the
+            store, with the suffix `.workspace`; required for stores on servers and in memory.
+        largest: Maximum size of a saved file in bytes; 5,000,000 by default.
 
     Raises:
         InvalidInput: If `ignore` is not a list of patterns, or `largest` is not a positive number.
@@ -46,7 +48,7 @@ class Workspace:
     largest: int = 5_000_000
 
     def __post_init__(self) -> None:
-        """Check the values."""
+        """Validate the values."""
         is_list = not isinstance(self.ignore, str)
         if not is_list or not all(isinstance(each, str) and each.isprintable() for each in self.ignore):
             raise InvalidInput(f"ignore must be a list of patterns, such as ['.env'], not {self.ignore!r:.100}")
@@ -66,19 +68,21 @@ class _Shown:
 @publish
 @dataclass(frozen=True, slots=True)
 class WorkspaceRestore(_Shown):
-    """What a restore would do, or has done. Paths are relative to the directory (`os.fsencode` gives their bytes).
+    """The result or preview of a restore.
+
+    Paths are relative to the directory (`os.fsencode` gives their bytes).
 
     Attributes:
         directory: The directory.
         checkpoint_id: The checkpoint whose files are restored.
-        written: Files and links that are made, or replaced.
+        written: Files and links that are created or replaced.
         removed: Files and links of the last snapshot that the checkpoint does not have.
         set_aside: Paths in the way that have changed since the last snapshot, or were never saved.
         left: Files that are new since the last snapshot and not in the way. They are not touched.
-        skipped: Paths of the checkpoint that are not restored, as they lie in a nested repository now.
-        not_saved: Paths of the directory that no snapshot contains, and why.
-        aside: The directory that `set_aside` was moved to; empty if there is none, or nothing was done.
-        is_done: Whether it was done.
+        skipped: Paths of the checkpoint that are not restored, as they are in a nested repository now.
+        not_saved: Paths of the directory that no snapshot contains, with the reason.
+        aside: The directory to which `set_aside` was moved; empty if nothing was moved.
+        is_done: Whether it was done; false for a preview.
     """
 
     directory: str
@@ -93,8 +97,8 @@ class WorkspaceRestore(_Shown):
     is_done: bool = False
 
     def __str__(self) -> str:
-        """Return it in words."""
-        lines = [f"{self.directory} {'is' if self.is_done else 'would be'} as it was at {self.checkpoint_id}"]
+        """Return a description of the result, path by path."""
+        lines = [f"{self.directory} {'was' if self.is_done else 'would be'} restored to {self.checkpoint_id}"]
         for name, words in _FATES.items():
             paths = getattr(self, name)
             where = f" in {self.aside}" if name == "set_aside" and self.aside else ""
@@ -108,7 +112,7 @@ class WorkspaceRestore(_Shown):
 @publish
 @dataclass(frozen=True, slots=True)
 class WorkspaceDiff(_Shown):
-    """How the files of two checkpoints differ.
+    """The differences between the files of two checkpoints.
 
     Attributes:
         changes: The paths that differ: `"added"`, `"removed"` or `"changed"` (content, kind or mode).

@@ -1,7 +1,7 @@
-"""One directory and its shadow repository: the claim of the directory by a run, its snapshots, and its restores.
+"""Claims, saves and restores one directory with a shadow repository.
 
-A snapshot takes two processes of git if nothing has changed (`ls-files`, `write-tree`), and one more for what has. A
-restore is announced in a file before its first change, and carried out again from there if it was cut off.
+A snapshot takes two git processes if nothing has changed (`ls-files`, `write-tree`), otherwise one more. A restore
+stores its plan in a file before its first change, and is repeated from there if it was interrupted.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from langgraph_keel.workspace.repository import Repository, write_whole
 
 _log = logging.getLogger(__name__)
 ASIDE = ".keel-aside"
-"""The directory, in the workspace, that files are set aside in. It is never saved."""
+"""The directory in the workspace for files that are set aside; it is never saved."""
 _NESTED, _BEHIND = "in a nested repository", "behind a link"
 _COMPANIONS = ("", "-wal", "-shm", "-journal", ".lock")
-"""How the names of a database's files end."""
+"""Suffixes of a database's files."""
 
 
 class Shadow:
-    """A directory whose files are saved, without the store and the repository. All tenants of a saver share it."""
+    """A saved directory, without the store and the repository; shared by all tenants."""
 
     def __init__(self, workspace: Workspace, repository: Repository, store: Path | None) -> None:
         find_git("workspace=")
@@ -46,15 +46,15 @@ class Shadow:
         self._ignored = [*workspace.ignore, f"/{ASIDE}/"]
         for place in (Path(os.path.realpath(each)) for each in (store, repository.path) if each):
             if self.root.is_relative_to(place):
-                raise InvalidInput(f"{self.root} lies in {place}, which is Keel's own: name another directory")
+                raise InvalidInput(f"{self.root} is inside {place}, which belongs to Keel: use another directory")
             if place.is_relative_to(self.root):
                 name = re.sub(r"([\\*?\[\]! #])", r"\\\1", str(place.relative_to(self.root)))
                 self._ignored += [f"/{name}{end}" for end in _COMPANIONS]
         self.key = sha256(self._bytes).hexdigest()[:40]
         self.own = repository.own / self.key
         self._busy, self._handle, self._process = RLock(), -1, os.getpid()
-        self._run: live.LiveRun | None = None  # the run that has the directory, and its thread
-        self._thread = self._first = ""  # and the tree from before its first step
+        self._run: live.LiveRun | None = None  # the run that has claimed the directory
+        self._thread = self._first = ""  # the run's thread, and the tree from before its first step
         self._told = set[str]()
 
     def at(self, directory: Any) -> Shadow:
@@ -64,11 +64,11 @@ class Shadow:
         if other.root == self.root:
             return self
         if other.root.is_relative_to(self.root) or self.root.is_relative_to(other.root):
-            raise InvalidInput(f"one of {other.root} and {self.root} lies in the other: name a directory beside it")
+            raise InvalidInput(f"one of {other.root} and {self.root} is inside the other: use separate directories")
         return other
 
     def begin(self, run: live.LiveRun | None, thread: str) -> None:
-        """Claim the directory for a run, and save it as it is."""
+        """Claim the directory for a run, and save its current state."""
         with self._busy:
             self._check_free(thread)
             if run is not None:
@@ -91,14 +91,14 @@ class Shadow:
             self._first = tree if run is not None else self._first
 
     def take_first(self, run: live.LiveRun | None) -> str:
-        """Return the tree from before the first step of a run, once; empty if it is not known."""
+        """Return the tree from before a run's first step, once; empty if unknown."""
         if run is None or run is not self._run:
             return ""
         tree, self._first = self._first, ""
         return tree
 
     def end(self, run: live.LiveRun | None = None) -> None:
-        """Give the directory back, if this run has it; by default, if any run has it."""
+        """Release the directory if this run (by default, any run) has claimed it."""
         with self._busy:
             if self._handle >= 0 and run in (None, self._run):
                 self._run = None
@@ -106,7 +106,7 @@ class Shadow:
 
     def _release(self) -> None:
         handle, self._handle = self._handle, -1
-        if self._process == os.getpid():  # else it was forked, and the lock is the other process's, too
+        if self._process == os.getpid():  # in a forked process, the lock still belongs to the parent
             fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
@@ -122,7 +122,7 @@ class Shadow:
         self._handle = handle
 
     def _check_free(self, thread: str) -> None:
-        """Check that no run of this process on another thread has the directory."""
+        """Raise `WorkspaceTaken` if this process has claimed it for another thread's run."""
         if self._process != os.getpid():
             self.end()
             self._process = os.getpid()
@@ -132,7 +132,8 @@ class Shadow:
 
     @contextmanager
     def _claimed(self, thread: str) -> Iterator[None]:
-        """Hold the directory for an operation on a thread, whose run may have it; finish what was cut off."""
+        """Hold the directory for an operation on a thread; finish an interrupted restore."""
+        # A run of the same thread may have claimed it.
         with self._busy:
             self._check_free(thread)
             if not (is_held := self._handle >= 0):
@@ -153,7 +154,7 @@ class Shadow:
                     self._release()
 
     def save(self, thread: str) -> str:
-        """Save the directory for a thread; return its tree. Nothing is written if nothing has changed."""
+        """Save the directory for a thread, if it has changed; return its tree."""
         with self._claimed(thread):
             tree, not_saved = self._take_snapshot()
             self.repository.keep(thread, tree, self.key)
@@ -163,10 +164,10 @@ class Shadow:
         return tree
 
     def _take_snapshot(self) -> tuple[str, Mapping[str, str]]:
-        """Return the tree of the directory, and the paths that it does not have, each with the reason."""
+        """Return the tree of the directory, and unsaved paths with their reasons."""
         index, patterns = self.own / "index", "\n".join(self._ignored).encode(errors="surrogateescape")
         known = self.own / "patterns"
-        if not known.exists() or known.read_bytes() != patterns:  # what is ignored now must leave the index
+        if not known.exists() or known.read_bytes() != patterns:  # newly ignored paths must leave the index
             index.unlink(missing_ok=True)
             write_whole(known, patterns)
         try:
@@ -212,7 +213,7 @@ class Shadow:
         return os.path.isdir(self._at(path)) and not os.path.islink(self._at(path))
 
     def _judge(self, path: bytes, folders: dict[bytes, str]) -> str:
-        """Return why a path is not saved; empty if it is, or is gone."""
+        """Return why a path is not saved; empty if it is saved or no longer exists."""
         if path.endswith(b"/"):
             return "a nested repository"
         if b".git" in path.lower().split(b"/"):
@@ -237,10 +238,11 @@ class Shadow:
         return folders.get(folder, "")
 
     def restore(self, thread: str, wanted: str, checkpoint_id: str, name: str) -> WorkspaceRestore:
-        """Restore the directory to a tree of a thread; without a name for files set aside, say what that would do."""
+        """Restore the directory to a tree of a thread; with an empty `name`, only preview."""
+        # `name` is the directory for files that are set aside.
         if not self.repository.has(thread, wanted):
-            where = f"{self.repository.path}: it has no files of checkpoint {checkpoint_id}"
-            raise NotFound(f"{where}: name the repository that they were saved to, Workspace(repository=...)")
+            where = f"{self.repository.path} has no files of checkpoint {checkpoint_id}"
+            raise NotFound(f"{where}: name the repository to which they were saved, Workspace(repository=...)")
         with self._claimed(""):
             return self._restore(thread, wanted, checkpoint_id, name)
 
@@ -282,7 +284,7 @@ class Shadow:
                 for path in sorted(aside):
                     self._set_aside(path, name)
             except OSError as error:
-                reason = f"the next snapshot or restore finishes this one, which failed: {error}"
+                reason = f"the restore failed, and the next snapshot or restore will finish it: {error}"
                 raise StoreError(f"{self.root}: {reason}") from error
             self._update("--force-remove", stdin=left)
             self._run_git("read-tree", "--reset", "-u", target)
@@ -292,9 +294,9 @@ class Shadow:
                 names = ", ".join(repr(os.fsdecode(path)) for path in sorted(wrong)[:5])
                 raise StoreError(
                     f"{self.root} differs from checkpoint {checkpoint_id} after its restore ({names}): another program "
-                    "may write there, or the disk may not have such names. Look at them, and restore again"
+                    "may write there, or the disk may not support these names. Check them, and restore again"
                 )
-            if self.repository.has(thread):  # it may have been deleted since
+            if self.repository.has(thread):  # the thread may have been deleted since
                 self.repository.keep(thread, wanted, self.key)
             (self.own / "restoring").unlink()
         shown: Any = {kind: tuple(map(os.fsdecode, paths)) for kind, paths in report.items()}
@@ -304,7 +306,7 @@ class Shadow:
         )
 
     def _find_way(self, path: bytes, going: Collection[bytes]) -> tuple[bytes | None, bool]:
-        """Return what is in the way of a new path and must be moved, and whether that has a nested repository in it."""
+        """Return a path that blocks a new one, and whether it has a nested repository."""
         parts = path.split(b"/")
         for depth in range(1, len(parts) + 1):
             way = b"/".join(parts[:depth])
@@ -322,7 +324,7 @@ class Shadow:
         if _BEHIND in (self._judge_folder(os.path.dirname(each), {}) for each in (path, place)):
             raise StoreError(f"{self.root}: a link leads out of {os.fsdecode(path)!r} or {ASIDE}: move it away")
         if not os.path.lexists(self._at(path)):
-            return  # with the directory that it was in
+            return  # already moved with its directory
         free, number = self._at(place), 1
         os.makedirs(os.path.dirname(free), exist_ok=True)
         while os.path.lexists(free):

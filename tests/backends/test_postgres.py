@@ -87,7 +87,7 @@ def test_a_schema_that_cannot_be_is_refused(bad: str) -> None:
 
 @pytest.mark.parametrize("given", ["agents.db", "postgresql://u:secret@[h/db", None, 5], ids=range(4))
 def test_what_is_no_connection_is_refused(given: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"no connection string|give a URL") as told:
+    with pytest.raises(InvalidInput, match=r"not a PostgreSQL connection string|pass a URL") as told:
         PostgresSaver(given)
     assert "secret" not in str(told.value)
 

@@ -102,12 +102,12 @@ def test_without_config_it_asks_info() -> None:
     with running("--appendonly", "yes", "--maxmemory-policy", "allkeys-lru") as (url, behind):
         allowed = {"enabled": True, "passwords": ["+p"], "keys": ["*"], "categories": ["+@all"]}
         behind.acl_setuser("app", **allowed, commands=["-config"])
-        with pytest.warns(DurabilityWarning, match="does not tell"):
+        with pytest.warns(DurabilityWarning, match="unknown durability"):
             found = _durability(url.replace("//", "//app:p@"))
         assert found == Durability("yes", "unknown", "unknown", "allkeys-lru")
         behind.acl_setuser("app", **allowed, commands=["-config", "-info"])
         opening.warned_of.clear()
-        with pytest.warns(DurabilityWarning, match="does not tell"):
+        with pytest.warns(DurabilityWarning, match="unknown durability"):
             assert _durability(url.replace("//", "//app:p@")) == Durability()
 
 

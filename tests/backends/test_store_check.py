@@ -116,7 +116,7 @@ def test_a_row_of_postgres_that_is_listed_wrongly_is_found_and_mended(stored: Pl
         connection.execute("UPDATE keel_threads SET put_at = '2099' WHERE thread_id = 'chat'")
     (finding,) = found_in(stored)
     assert (finding.kind, finding.thread_id, finding.path) == ("decide", "chat", "keel_threads")
-    assert f"put to last at 2099, and its newest checkpoint {dict(listed)['chat']}" in finding.message
+    assert f"last write at 2099, but its newest checkpoint is of {dict(listed)['chat']}" in finding.message
     with psycopg.connect(stored.url) as connection:
         connection.execute(finding.advice.encode())
     assert found_in(stored) == []
@@ -124,7 +124,7 @@ def test_a_row_of_postgres_that_is_listed_wrongly_is_found_and_mended(stored: Pl
         assert [(info.thread_id, info.updated_at) for info in saver.threads()] == listed
     with psycopg.connect(stored.url) as connection:
         connection.execute("UPDATE keel_threads SET name = 'somebody' WHERE thread_id = 'chat'")
-    assert any("names a thread that it is not of: 'somebody'" in each.message for each in found_in(stored))
+    assert any("the name of another thread: 'somebody'" in each.message for each in found_in(stored))
 
 
 @pytest.mark.parametrize("stored", ["postgres"], indirect=True)
@@ -169,7 +169,7 @@ def test_a_member_of_redis_that_is_listed_wrongly_is_found_and_mended(stored: Pl
         client.zrem(index, right)
         (finding,) = found_in(stored)
         assert (finding.kind, finding.thread_id, finding.path) == ("decide", "chat", "the index of threads")
-        assert "the index lists it as put to last at 2099" in finding.message
+        assert "the index lists its last write at 2099" in finding.message
         run_commands(client, finding.advice)
         assert client.zrange(index, 0, -1) == [right]
         assert found_in(stored) == []
@@ -188,7 +188,7 @@ def test_a_member_of_redis_that_is_listed_wrongly_is_found_and_mended(stored: Pl
         client.zrem(index, right)
         client.zadd(index, {wrong: 0})
         (finding,) = found_in(stored)
-        assert f"at 2099, and its newest checkpoint says {dict(listed)['chat']}" in finding.message
+        assert f"at 2099, but its newest checkpoint has {dict(listed)['chat']}" in finding.message
     with stored.open(types=TYPES) as saver:
         found = saver.get_tuple({"configurable": {"thread_id": "chat"}})
         assert found
@@ -262,7 +262,7 @@ def test_an_index_of_threads_that_is_wrong_is_found_and_can_be_thrown_away(tmp_p
         connection.execute("UPDATE thread_index SET name = 'x' WHERE name = 'a'")
         connection.execute("UPDATE thread_index SET put_at = '2000' WHERE name = 'c'")
     with SqliteSaver(path) as saver:
-        assert [finding for finding in saver.check() if "lists say" in finding.message]
+        assert [finding for finding in saver.check() if "wrong entries in the list" in finding.message]
         session = saver.engine.session
         named = saver.engine.run(session.store.read_threads(Page(None, 10)))
         assert [info.thread_id for info, _ in named] == listed  # whoever must not miss one does not read the index

@@ -1,4 +1,4 @@
-"""What is large stands in objects, on every backend: it is read as it was put, and goes when its row goes."""
+"""Large values in objects: read back as stored, and removed with their row."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def saver(tmp_path: Path, blobs: dict[str, Any]) -> Iterator[KeelSaver]:
 
 
 def another(saver: KeelSaver, **options: Any) -> SqliteSaver:
-    """The same database, as another process has it."""
+    """The same database, opened by another process."""
     return SqliteSaver(saver.info().place, **options)
 
 
 def make_old(objects: Path) -> None:
-    """See that the objects that are there were written longer ago than a put takes."""
+    """Make the objects older than any write could take."""
     for name in objects_in(objects):
         os.utime(objects / name, (0, 0))
 
@@ -136,7 +136,7 @@ def test_what_is_large_stands_in_objects_and_is_read_as_it_was(
 def test_every_feature_is_as_it_is_without(
     stores: Any, backend: str, keyring: Keyring | None, blobs: dict[str, Any]
 ) -> None:
-    """The golden story, which uses every feature, with all over 1 KB in objects."""
+    """The golden story, which uses every feature, with values over 1 KB in objects."""
     store, told = stores[backend], []
     for more in ({}, {**blobs, "blob_limit": LEAST}):
         store.wipe()
@@ -193,7 +193,7 @@ def test_an_erasure_leaves_no_object(
         assert objects_in(objects) == []
 
 
-# -- what it costs -----------------------------------------------------------------------------------------------------
+# -- round trips -------------------------------------------------------------------------------------------------------
 
 
 @each_keyring
@@ -221,19 +221,19 @@ def test_requests_are_counted(saver: KeelSaver, blobs: dict[str, Any]) -> None:
     counter = Counter()
     counted = with_tap(saver, counter)
     put_images(counted, 1, writes=False)
-    assert counter.taken() == 5  # the database, twice for the name of the store's folder; that; the object; the row
+    assert counter.taken() == 5  # the folder's name, in two requests; the folder; the object; the row
     put = put_images(counted, 2, "u", writes=False)
-    assert counter.taken() == 4  # each the object and the row
+    assert counter.taken() == 4  # the object and the row, for each of two writes
     counted.put(at("small"), checkpoint_of("1", {"messages": ["small"]}), {}, {})  # type: ignore[arg-type]
     assert counter.taken() == 1
     assert messages_of(counted, "u") == put
-    assert counter.taken() == 1  # this process knows them
+    assert counter.taken() == 1  # this process has them cached
     with another(saver, **blobs) as cold:
         counted = with_tap(cold, counter)
         assert messages_of(counted, "small") == ["small"]
         assert counter.taken() == 1
         assert messages_of(counted, "u") == put
-        assert counter.taken() == 2  # the rows, and all objects at once
+        assert counter.taken() == 2  # the rows, and all objects in one request
         assert messages_of(counted, "u", "00000001") == put[:1]
         assert counter.taken() == 1
 
@@ -251,8 +251,8 @@ def test_a_dry_run_fetches_nothing_and_counts_what_is_in_objects(
 
 
 def test_screenshots_leave_small_rows(saver: KeelSaver, objects: Path, blobs: dict[str, Any]) -> None:
-    """200 of 2 MB; a tenth in CI."""
-    number, size = sized((5, 300_000), (20, 1_500_000), (200, 1_500_000))  # as base64, 2 MB
+    """200 screenshots of 2 MB; a tenth of that in CI."""
+    number, size = sized((5, 300_000), (20, 1_500_000), (200, 1_500_000))  # 2 MB as base64
     with another(saver, **blobs, memo_bytes=1 << 20) as small:
         put_images(small, number, size=size, writes=False)
     assert len(objects_in(objects)) == number
@@ -271,7 +271,7 @@ def test_screenshots_leave_small_rows(saver: KeelSaver, objects: Path, blobs: di
 def test_small_items_do_not_share_a_row_with_a_large_one(
     saver: KeelSaver, objects: Path, blobs: dict[str, Any]
 ) -> None:
-    """Else a lost object would take them with it, and whoever wants one of them would fetch it."""
+    """Otherwise a lost object would take them with it, and reading one would fetch it."""
     values = {"messages": ["first", "second", image(0), "third", image(1)]}
     saver.put(at(), checkpoint_of("1", values), {}, {})  # type: ignore[arg-type]
     lose_objects(objects)
@@ -301,7 +301,7 @@ def test_who_uses_none_has_none(tmp_path: Path) -> None:
         assert not moved_bodies(saver)
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------------------------
+# -- failures ----------------------------------------------------------------------------------------------------------
 
 
 @each_keyring
@@ -335,7 +335,7 @@ def test_a_lost_object_is_named_and_all_else_reads(
         assert any(victim in finding.message and "messages" in finding.path for finding in findings)
         exported = saver.moving.export_to(str(tmp_path / "langgraph.db"))
         assert ([*exported.failed], exported.threads["exported"]) == (["t"], 1)
-        # The thread goes on from before.
+        # The thread continues from an earlier checkpoint.
         saver.rewind(at("t", "", "00000001"))
         assert messages_of(saver) == put[:1]
         saver.copy_thread("t", "copied with what it has lost")
@@ -343,7 +343,7 @@ def test_a_lost_object_is_named_and_all_else_reads(
 
 
 def _holds(saver: KeelSaver, name: str, number: int) -> bool:
-    """Whether an object holds the message of this number of the thread `t`: it is named by what is stored of it."""
+    """Whether an object, named by its digest, contains message `number` of thread `t`."""
     store, engine = backend_of(saver), saver.engine
     from langgraph_keel.engine.config import Address
     from langgraph_keel.engine.encoding.bodies import read_absent
@@ -427,7 +427,7 @@ def test_commands_find_the_objects(saver: KeelSaver, objects: Path, monkeypatch:
     assert "--import" not in shown.stderr
     found = keel_json("check", "--url", url, status=1)["findings"]
     assert {finding["kind"] for finding in found} == {"lost"}
-    keel("delete", "t", "--yes", "--url", url)  # what the finding advises
+    keel("delete", "t", "--yes", "--url", url)  # as the finding advises
     assert keel_json("threads", "--url", url)["threads"] == []
 
 
@@ -476,7 +476,7 @@ def test_a_put_that_is_refused_leaves_no_object(saver: KeelSaver, objects: Path)
 def test_a_directory_that_is_not_mounted_has_lost_nothing(
     saver: KeelSaver, objects: Path, blobs: dict[str, Any], is_there: bool
 ) -> None:
-    """It is missing, or what it is mounted on is there, and empty."""
+    """The directory is missing, or its mount point exists and is empty."""
     put = put_images(saver, 2)
     saver.prune(["t"])
     away = objects.rename(objects.with_name("away"))
@@ -510,11 +510,11 @@ def test_a_directory_that_is_not_mounted_has_lost_nothing(
         assert messages_of(cold) == put
         cold.delete_thread("t")
         assert objects_in(objects) == []
-        put_images(cold, 1)  # the folder of the store is still there
+        put_images(cold, 1)  # the folder of the store still exists
 
 
 def test_a_directory_that_is_made_anew_has_lost_them(saver: KeelSaver, objects: Path, blobs: dict[str, Any]) -> None:
-    """As the error says."""
+    """As the error message says."""
     put_images(saver, 1)
     (store,) = objects.iterdir()
     shutil.rmtree(objects)
@@ -527,7 +527,7 @@ def test_a_directory_that_is_made_anew_has_lost_them(saver: KeelSaver, objects: 
         assert messages_of(cold) == put
 
 
-# -- what is left over, and who removes it -----------------------------------------------------------------------------
+# -- leftovers and their removal ---------------------------------------------------------------------------------------
 
 KILLED = """
 import os, sys
@@ -552,7 +552,7 @@ put_images(with_tap(saver, Kill()), 3, "t")
 def test_a_kill_leaves_an_object_at_most_and_that_is_swept(
     tmp_path: Path, objects: Path, blobs: dict[str, Any]
 ) -> None:
-    """At each request of three puts and three writes: never a row without its object."""
+    """Killed at each request of three puts and three writes: no row lacks its object."""
     tests = str(Path(__file__).parents[1])
     for kill_at in range(sized(4, 6, 14)):
         database = tmp_path / f"{kill_at}.db"
@@ -563,7 +563,7 @@ def test_a_kill_leaves_an_object_at_most_and_that_is_swept(
             assert not [each for each in saver.check() if each.kind != "harmless"]
             kept = len(moved_bodies(saver)) if saver.get_tuple(at()) else 0
             left = len(objects_in(objects))
-            assert left - kept in (0, 1, 2)  # what was being put, and what a task has written without a checkpoint
+            assert left - kept in (0, 1, 2)  # objects of the current write, and of a task's writes without a checkpoint
             make_old(objects)
             saver.retention.sweep(Retention(last=10))
             saver.retention.reclaim_space(full=True, strays=True)
@@ -576,7 +576,7 @@ def test_a_kill_leaves_an_object_at_most_and_that_is_swept(
 @pytest.mark.parametrize("remove", ["prune", "sweep", "reclaim", "delete", "erase"])
 def test_leftovers_are_swept_after_an_hour(saver: KeelSaver, objects: Path, remove: str) -> None:
     put_images(saver, 2, writes=False)
-    for fault in (Fault(1), Fault(1)):  # the row of what was uploaded is never written
+    for fault in (Fault(1), Fault(1)):  # the row of the uploaded object is never written
         with pytest.raises(Injected):
             with_tap(saver, fault).put_writes(at("t", "", "00000002"), [("messages", image(7))], "task")
     verbs: dict[str, Any] = {
@@ -589,7 +589,7 @@ def test_leftovers_are_swept_after_an_hour(saver: KeelSaver, objects: Path, remo
     kept = 0 if remove in ("delete", "erase") else 2
     assert len(objects_in(objects)) == 4
     verbs[remove]()
-    assert len(objects_in(objects)) == kept + 2  # they may be of puts that are under way
+    assert len(objects_in(objects)) == kept + 2  # writes that are still running may need them
     make_old(objects)
     if not kept:
         (stray,) = saver.engine.run(saver.engine.session.store.list_strays(None, 10))
@@ -612,7 +612,7 @@ def test_what_a_dead_process_has_written_of_a_file_is_swept(saver: KeelSaver, ob
 def test_no_removal_takes_an_object_from_a_put_that_comes_in_between(
     tmp_path: Path, objects: Path, blobs: dict[str, Any], verb: str
 ) -> None:
-    """Before each request of a removal another process puts what is just being removed, again."""
+    """Before each request of a removal, another process stores the same values again."""
     for moment in range(60):
         database = tmp_path / f"{moment}.db"
         with SqliteSaver(database, **blobs) as saver, SqliteSaver(database, **blobs) as other:
@@ -725,7 +725,7 @@ def test_a_copy_has_all_its_objects_whatever_comes_in_between(
 def test_a_process_that_stood_still_writes_its_object_again(
     saver: KeelSaver, objects: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An hour between the upload and the row: a sweep has taken the object for a leftover."""
+    """An hour between the upload and the row: a sweep has removed the object."""
     now = [1_000_000_000_000]
     monkeypatch.setattr(saver.engine.session.store, "_clock", lambda: now[0])
 
@@ -738,7 +738,7 @@ def test_a_process_that_stood_still_writes_its_object_again(
         assert messages_of(cold) == put
 
 
-# -- a migration, bad input, the directory -----------------------------------------------------------------------------
+# -- migration, bad input, the directory -------------------------------------------------------------------------------
 
 
 def test_who_has_a_tenant_open_that_is_deleted_begins_a_new_folder(
@@ -803,7 +803,7 @@ def test_a_copy_to_another_store_has_no_references(
     with SqliteSaver(path, **blobs, **options) as saver:
         put = put_images(saver, 2, writes=False)
     with MemorySaver() as target:
-        if is_away:  # the place is not mounted for a while
+        if is_away:  # the directory is not mounted for a while
             objects.rename(tmp_path / "away")
             with SqliteSaver(path, **blobs, **options) as saver, pytest.raises(StoreUnavailable, match="mounted"):
                 saver.moving.copy_to(target)
@@ -837,7 +837,7 @@ def test_a_migration_seals_nothing_whose_object_it_has_not(
     migrating: dict[str, Any] = {"encryption": Keyring(LocalKey("k1", bytes(range(32))), migrate=True)}
     with SqliteSaver(path, **blobs) as saver:
         put = put_images(saver, 2, writes=writes)
-    if is_away:  # the place is not mounted for a while
+    if is_away:  # the directory is not mounted for a while
         objects.rename(tmp_path / "away")
         with SqliteSaver(path, **blobs, **migrating) as saver, pytest.raises(StoreUnavailable, match="mounted"):
             saver.keys.migrate()
@@ -898,7 +898,7 @@ def test_only_the_owner_reads_the_directory(saver: KeelSaver, objects: Path) -> 
 
 @pytest.mark.slow
 def test_objects_are_on_the_disk_before_their_row_is(tmp_path: Path, objects: Path, blobs: dict[str, Any]) -> None:
-    """By what the process asks of the system: the file, its name and its folder are synced before the log of SQLite."""
+    """By system calls: file, name and folder are synced before SQLite's log."""
     code = KILLED.replace("left = int(sys.argv[3])", "left = -1").replace('3, "t"', '1, "t"')
     tests = str(Path(__file__).parents[1])
     trace = tmp_path / "trace"

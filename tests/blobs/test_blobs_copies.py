@@ -1,4 +1,4 @@
-"""Copies of threads with objects: whole, or refused by name, whoever removes something beside them."""
+"""Copies with objects are complete or refused, despite concurrent removals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def blobs(objects: Path) -> dict[str, Any]:
 
 
 def lost_in(saver: KeelSaver) -> list[str]:
-    """What a check of all values finds."""
+    """The findings of a check of all values."""
     return [finding.message for finding in saver.check() if finding.kind != "harmless"]
 
 
@@ -78,11 +78,11 @@ def test_a_copy_by_a_saver_without_the_objects_is_refused(
         assert messages_of(of(saver), "u") == put
 
 
-# -- beside removals ---------------------------------------------------------------------------------------------------
+# -- concurrent removals -----------------------------------------------------------------------------------------------
 
 
 class Steps:
-    """A plan that is carried out some requests at a time."""
+    """A plan that is executed a few requests at a time."""
 
     def __init__(self, saver: KeelSaver, plan: Plan[Any]) -> None:
         self._driver, self._plan = saver.engine.driver, plan
@@ -90,7 +90,7 @@ class Steps:
         self.is_over = False
 
     def go(self, requests: int | None = None) -> None:
-        """Carry out so many, or all."""
+        """Execute this many requests, or all."""
         for _ in count() if requests is None else range(requests):
             if self.is_over:
                 return
@@ -103,14 +103,14 @@ class Steps:
 
 @pytest.fixture
 def removals(objects: Path) -> dict[str, Callable[[KeelSaver], Plan[Any]]]:
-    """Plans that remove objects of a thread `u`, which is a copy of `t`, or of which one has left objects."""
+    """Plans that remove objects of `u`, a copy of `t` or a rest of a failed copy."""
 
     def delete(saver: KeelSaver) -> Plan[Any]:
         saver.copy_thread("t", "u")
         return saver.engine.session.store.delete_thread("u")
 
     def leave_objects(saver: KeelSaver) -> str:
-        """Return the folder in which a copy has left some that was cut off before it had rows, an hour ago."""
+        """Return the folder of a copy that was cut off an hour ago, before it had rows."""
         store = saver.engine.session.store
         plan = store.copy_thread("t", "u")
         reply = None
@@ -118,7 +118,7 @@ def removals(objects: Path) -> dict[str, Callable[[KeelSaver], Plan[Any]]]:
             reply = saver.engine.driver.send(asked)
         saver.engine.driver.send(asked)
         for name in set(request.names.values()):
-            os.unlink(objects / name)  # it is the same file as that of the source
+            os.unlink(objects / name)  # it is the same file as the source's
             (objects / name).write_bytes(b"cut off")
             os.utime(objects / name, (0, 0))
         (name, *_) = request.names.values()
@@ -139,7 +139,7 @@ def removals(objects: Path) -> dict[str, Callable[[KeelSaver], Plan[Any]]]:
 def test_a_copy_loses_nothing_to_a_removal_beside_it(
     blobs: dict[str, Any], removals: dict[str, Any], removal: str
 ) -> None:
-    """Some requests of the removal, some of the copy, some of the removal, and the rest of both: every such order."""
+    """All orders: part of the removal, of the copy, of the removal; the rest of both."""
     most, is_over = 0, False
     for before in count():
         for between in count():
@@ -192,7 +192,7 @@ def test_a_copy_has_the_first_object_of_a_store_whatever_comes_in_between(
 
 
 def make_marks_old(objects: Path) -> None:
-    """See that what says that objects are being removed was written an hour ago."""
+    """Make the marks of a running removal an hour old."""
     for path in objects.glob("*/*/removing-*"):
         os.utime(path, (0, 0))
 
@@ -200,7 +200,7 @@ def make_marks_old(objects: Path) -> None:
 def test_a_copy_that_is_refused_is_taken_back_and_made_later(
     tmp_path: Path, objects: Path, blobs: dict[str, Any]
 ) -> None:
-    """A process died while it deleted the thread that was there before: that counts for an hour."""
+    """A process died while it deleted the old thread; its mark is valid for an hour."""
     with SqliteSaver(tmp_path / "keel.db", **blobs) as saver:
         put = put_images(saver, 2)
         saver.copy_thread("t", "u")
@@ -222,7 +222,7 @@ def test_a_copy_that_is_refused_is_taken_back_and_made_later(
 def test_a_delete_that_stood_still_takes_nothing(
     tmp_path: Path, objects: Path, blobs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on after an hour, when what it has said to copies does not count any more."""
+    """The delete continues after an hour, when its mark is no longer valid for copies."""
     path = tmp_path / "keel.db"
     with SqliteSaver(path, **blobs) as saver, SqliteSaver(path, **blobs) as other:
         put = put_images(saver, 1, writes=False)

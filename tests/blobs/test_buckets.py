@@ -1,4 +1,4 @@
-"""Objects in a bucket of S3: a real server of the protocol, and what is told when it refuses."""
+"""Objects in an S3 bucket, on a real server, and the errors when it refuses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
 
 
 def listed(place: str) -> list[str]:
-    """The objects in a place."""
+    """The names of the objects in a place."""
     objects = open_objects(place)
     try:
         return sorted(each.name for each in objects.send(ListObjects("")))
@@ -89,7 +89,7 @@ def test_a_lost_object_is_named(s3: S3Server, tmp_path: Path) -> None:
         names = listed(place)
         objects = open_objects(place)
         objects.send(Remove(names))
-        objects.send(Remove(names))  # that it is gone already is no error
+        objects.send(Remove(names))  # removing them again is not an error
         objects.close()
     with SqliteSaver(tmp_path / "keel.db", blobs=place) as saver:
         with pytest.raises(BlobLost, match=place):
@@ -108,7 +108,7 @@ def test_the_receipt_says_that_buckets_may_keep_versions(s3: S3Server, tmp_path:
 
 
 def told_of(saver: KeelSaver, kind: type[Exception], caplog: pytest.LogCaptureFixture) -> str:
-    """What each verb tells when the bucket refuses, with all that is shown of the error and of the saver."""
+    """The errors, logs and `repr` of each operation when the bucket refuses."""
     told = []
     config, checkpoint = at("t", "", None), checkpoint_of("1", {"messages": [image(0)]})
     with pytest.raises(kind) as error:
@@ -154,13 +154,13 @@ def test_a_bucket_that_is_away_does_not_take_objects_for_lost(
                 with pytest.raises(StoreUnavailable, match=place):
                     reader.get_tuple(at())
             with pytest.raises(StoreUnavailable):
-                saver.delete_thread("t")  # else its objects would be there for ever
+                saver.delete_thread("t")  # otherwise its objects would stay forever
     with SqliteSaver(tmp_path / "keel.db", blobs=place) as saver:
         assert messages_of(saver) == put
 
 
 def test_a_forked_process_says_that_it_cannot(s3: S3Server, tmp_path: Path) -> None:
-    """Its threads are not there: it would wait for ever."""
+    """The child has no threads of its parent, so it would wait forever."""
     with SqliteSaver(tmp_path / "keel.db", blobs=f"{PLACE}/{tmp_path.name}") as saver:
         put_images(saver, 1, writes=False)
     context = multiprocessing.get_context("fork")

@@ -1,4 +1,4 @@
-"""A directory of objects holds files and folders only: links lead nowhere, and nothing waits at a pipe."""
+"""A directory of objects: links are not followed, and pipes do not block."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _link(path: Path) -> None:
     copied = path.with_name("copy")
     shutil.copy(path, copied)
     path.unlink()
-    path.symlink_to(copied)  # of the same bytes
+    path.symlink_to(copied)  # with the same bytes
 
 
 def _directory(path: Path) -> None:
@@ -48,7 +48,7 @@ def _pipe(path: Path) -> None:
 def _socket(path: Path) -> None:
     path.unlink()
     with socket.socket(socket.AF_UNIX) as server:
-        os.chdir(path.parent)  # names of sockets are short
+        os.chdir(path.parent)  # socket paths must be short
         server.bind(path.name[:20])
     os.rename(path.name[:20], path)
 
@@ -78,7 +78,7 @@ def test_a_directory_in_the_place_of_an_object_stays(tmp_path: Path) -> None:
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
-    """A directory of somebody else, with an old file that nothing refers to."""
+    """Another program's directory, with an old file without references."""
     directory = tmp_path / "theirs"
     directory.mkdir()
     (directory / "precious").write_text("x")

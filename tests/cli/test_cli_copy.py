@@ -39,11 +39,11 @@ def urls(tmp_path: Path) -> tuple[str, str]:
 
 def test_copied_and_compared(urls: tuple[str, str]) -> None:
     dry = keel("copy", *urls, "--dry-run")
-    assert "2 threads to be copied" in dry.stdout
+    assert "2 threads to copy" in dry.stdout
     assert dry.exit_code == 0
     assert not Path(urls[1].removeprefix("files:")).exists()
     assert "2 threads copied" in keel("copy", *urls).stdout
-    assert "0 threads copied, 2 there as they are" in keel("copy", *urls).stdout
+    assert "0 threads copied, 2 are up to date" in keel("copy", *urls).stdout
     with open_saver(urls[1]) as saver:
         saver.put(at("ada"), checkpoint_of("2", {}), {}, {})  # type: ignore[arg-type]
     found = keel("copy", *urls, "--verify")

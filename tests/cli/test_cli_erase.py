@@ -59,7 +59,7 @@ def test_what_is_left_is_an_error(url: str) -> None:
         connection.execute("UPDATE entries SET header = x'00' WHERE key >> 32 = 3")
     told = keel("erase", "--user", EVIL, "--yes", "--url", url, status=1)
     assert "Not done: 1 thread" in told.stdout
-    assert "nobody knows whose it is" in told.stderr
+    assert "its owner is unknown" in told.stderr
 
 
 def test_space_is_given_back(url: str) -> None:

@@ -57,7 +57,7 @@ def both_ways(path: Path, error: type[KeelError], says: str) -> None:
 )
 def test_a_file_that_is_no_database(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    both_ways(path, NotAKeelStore, "no SQLite database")
+    both_ways(path, NotAKeelStore, "not a SQLite database")
 
 
 def test_langgraph_s_own_database(path: Path) -> None:

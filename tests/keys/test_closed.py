@@ -1,4 +1,4 @@
-"""Encryption fails closed: without keys, for the keys of another tenant, and in a copy for what came later."""
+"""Encryption fails closed: without keys, with another tenant's, and for copies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CALLS: list[Callable[[KeelSaver], Any]] = [
     lambda saver: text_of(saver, "new"),
     lambda saver: list(saver.threads()),
 ]
-"""What a program may do first with a store."""
+"""Operations with which a program may start."""
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -58,10 +58,10 @@ def test_a_saver_without_keys_is_refused_before_it_writes(
     place: Place, tenant: str, call: Callable[[KeelSaver], Any]
 ) -> None:
     with place.open(encryption=KEYRING) as saver:
-        put(saver.for_tenant("acme"), "sealed")  # the only thing that was ever put
+        put(saver.for_tenant("acme"), "sealed")  # the only checkpoint in the store
     with place.open() as forgotten:
         theirs = forgotten.for_tenant(tenant) if tenant else forgotten
-        for _ in range(2):  # it stays so
+        for _ in range(2):  # the second call must fail as well
             with pytest.raises(KeyMissing, match="is encrypted"):
                 call(theirs)
     with place.open(encryption=KEYRING) as saver:
@@ -86,7 +86,7 @@ def test_a_store_in_memory_and_two_tiers_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_saver_without_keys_that_was_open_before_is_found_out(place: Place) -> None:
-    """As `keys/README.md` says: a check at each put would cost a trip."""
+    """As `keys/README.md` documents: a check at each write would cost a round trip."""
     with place.open() as early:
         text_of(early)
         with place.open(encryption=KEYRING) as saver:
@@ -116,7 +116,7 @@ def test_the_check_costs_no_put_a_trip(place: Place) -> None:
 
 
 def exchange(place: Place) -> None:
-    """Exchange what two tenants have, as somebody does who can write to the database, and has no key."""
+    """Exchange the data of two tenants, as an attacker with access but no key could."""
     steps = [("acme", "passing"), ("globex", "acme"), ("passing", "globex")]
     if place.kind == "files":
         tenants = Path(place.url.removeprefix("files:")) / "tenants"
@@ -162,7 +162,7 @@ def test_tenants_cannot_be_exchanged_without_a_key(place: Place) -> None:
             with pytest.raises(DAMAGE, match="tenant"):
                 asyncio.run(theirs.aget_tuple(at("t")))
             assert "tenant" in " ".join(finding.message for finding in theirs.check())
-    exchange(place)  # put back, it is as it was
+    exchange(place)  # restores the original state
     with place.open(encryption=KEYRING) as saver:
         assert text_of(saver.for_tenant("acme")) == "payroll of acme"
 
@@ -171,7 +171,7 @@ def test_tenants_cannot_be_exchanged_without_a_key(place: Place) -> None:
 
 
 def graft(place: Place, source: str, target: str) -> None:
-    """Put the latest header of one thread in the place of another's, with SQL."""
+    """Replace the latest header of a thread by another thread's, with SQL."""
     with closing(sqlite3.connect(place.url.removeprefix("sqlite:///"))) as database:
         latest = "SELECT {} FROM entries WHERE key >> 32 = (SELECT id FROM threads WHERE name = ?) ORDER BY key DESC"
         ((header, refs),) = database.execute(latest.format("header, refs") + " LIMIT 1", [source]).fetchall()
@@ -187,7 +187,7 @@ def test_a_copy_does_not_open_what_its_source_gets_later(tmp_path: Path, way: st
     keyring = Keyring(LocalKey("k1", bytes(range(32))), refresh=0)
     with place.open(encryption=keyring) as saver, place.open(encryption=keyring) as other:
         put(saver, "before", thread="mine")
-        text_of(other, "mine")  # it knows the key
+        text_of(other, "mine")  # it has the key in its cache
         if way == "copy":
             saver.copy_thread("mine", "shared")
         else:
@@ -218,7 +218,7 @@ def test_copies_and_renewals_leave_everything_readable(place: Place) -> None:
         assert list(saver.check()) == []
 
 
-# -- what the commands say ---------------------------------------------------------------------------------------------
+# -- output of commands ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("other", ["2026", "2027"])

@@ -1,4 +1,4 @@
-"""Keyrings: where keys come from, what is refused, and that no secret is ever shown."""
+"""Keyrings: sources of keys, refused keys, and that no secret is shown."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_master_key_is_rotated_while_others_write(tmp_path: Path) -> None:
         assert not both.keys.list().is_current
         assert both.keys.rotate().needed == "old"
         assert both.keys.rotate().is_current
-        config = put(before, 2, config)  # its program was not started anew
+        config = put(before, 2, config)  # its program was not restarted
         put(both, 3, config)
         assert len(values(before)["list"]) == 3
     with SqliteSaver(path, encryption=Keyring(new)) as after:
@@ -135,7 +135,7 @@ def test_a_key_of_another_one_under_its_name_is_said(tmp_path: Path) -> None:
 
 
 class Service:
-    """A key management service, by a key of its own; it can refuse."""
+    """A key management service with its own key, which can refuse."""
 
     id = "service"
 
@@ -217,7 +217,7 @@ def test_the_commands_make_show_and_rotate_keys(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("KEEL_KEYS", f"{new_key('2027')} {made['key']}")
     rotated = keel_json("keys", "rotate", "--url", url)
     assert rotated == {"before": "2026", "now": "2027"}
-    assert "'2027', the current one" in keel("keys", "show", "--url", url).stdout
+    assert "'2027' is current" in keel("keys", "show", "--url", url).stdout
     monkeypatch.delenv("KEEL_KEYS")
     assert "KEEL_KEYS_FILE" in keel("show", "t", "--url", url, status=1).output
 

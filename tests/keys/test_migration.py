@@ -1,4 +1,7 @@
-"""A store in plain text is sealed where it stands: cut off anywhere, while others run; then nothing plain is read."""
+"""A plain-text store is sealed in place, with interruptions and other writers.
+
+Afterwards no record in plain text is read.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ def test_every_feature_is_as_it_was(store: Any, backend: str) -> None:
 
 
 def story(saver: KeelSaver) -> Written:
-    """A thread with a branch, a subgraph, ghosts, orphaned writes and a label; every record holds a secret."""
+    """A thread with a branch, a subgraph, ghosts, orphaned writes and a label.
+
+    Every record contains a secret.
+    """
     written = Written(saver)
     for _ in range(3):
         written.put()
@@ -97,7 +103,7 @@ def test_it_is_cut_off_at_each_request_and_resumed(store: Any, backend: str) -> 
     steps = sized(7, 7, 1)
     count, cut = Counter(), 0
     assert plain_in(store)
-    # Each attempt gets a little further than the one before; from none to all.
+    # Each attempt gets a little further than the previous one, from no request to all.
     while True:
         with store.open(encryption=MIGRATING) as saver, suppress(Injected):
             tapped = with_tap(with_tap(saver, Fault(cut, lost_reply=cut % 2 == 1)), count)
@@ -115,7 +121,7 @@ def test_it_is_cut_off_at_each_request_and_resumed(store: Any, backend: str) -> 
 
 @each_backend
 def test_it_is_resumed_from_wherever_it_was_cut_off_first(store: Any, backend: str) -> None:
-    """From each request anew: the second attempt does all the rest."""
+    """The second attempt does the rest, whichever request the first one failed at."""
     cut, was_cut = 0, True
     while was_cut:
         store.wipe()
@@ -174,7 +180,10 @@ def test_runs_write_meanwhile(store: Any, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["memory", "files"])
 def test_rows_are_found_that_only_a_newer_checkpoint_shows(store: Any, backend: str) -> None:
-    """Before each request: somebody puts a checkpoint that shows rows in plain text, and prunes those before it."""
+    """Before each request, another saver stores a checkpoint and prunes earlier ones.
+
+    The new checkpoint shows rows in plain text.
+    """
     trip, happened = 0, True
     while happened:
         store.wipe()
@@ -207,13 +216,13 @@ def numbered(number: int) -> Any:
 
 @each_backend
 def test_what_it_promises_of_plain_text(store: Any, backend: str) -> None:
-    old = store.open()  # a process without keys that has the store open before it is encrypted
+    old = store.open()  # a process without keys that opened the store before it was encrypted
     story(old)
     before = values(old)
     with store.open(encryption=STRICT) as saver, pytest.raises(SealBroken, match=r"plain text.*migrate=True"):
         values(saver)
     with store.open(encryption=MIGRATING) as saver:
-        assert values(saver) == before  # and nothing was written by that
+        assert values(saver) == before  # reading writes nothing
         saver.copy_thread("t", "copy")
         saver.fork(at("t", "", name_of(1)), "fork")
         saver.rewind(at("t", "", name_of(1)))
@@ -345,7 +354,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = keel_json("keys", "migrate", "--reclaim", "--url", url)
     assert (done["is_done"], done["threads"], done["failed"]) == (True, 1, {})
     said = keel("keys", "migrate", "--url", url)
-    assert "nothing stands there in plain text any more" in said.stdout
+    assert "the store contains no more plain text" in said.stdout
     assert key[10:30] not in said.output
     assert "00000002" in keel("history", "t", "--url", url).stdout
     raw = b"".join(path.read_bytes() for path in tmp_path.iterdir())

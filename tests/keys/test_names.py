@@ -1,4 +1,7 @@
-"""With `hide_names=True` no backend knows a name: of a channel, a namespace, a task, a node, a label or an owner."""
+"""With `hide_names=True` no backend knows a name.
+
+Hidden are the names of channels, namespaces, tasks and nodes, and labels and owners.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +61,11 @@ def store(stores: Any, backend: str) -> Iterator[Any]:
     stores[backend].wipe()
 
 
-# -- what stands in a store --------------------------------------------------------------------------------------------
+# -- the contents of a store -------------------------------------------------------------------------------------------
 
 
 def hashes_of(name: str) -> list[str]:
-    """What somebody would look for who guesses a name and has no key."""
+    """Hashes that an attacker without a key could use to confirm a guessed name."""
     return [sha256(name.encode()).hexdigest()[:32], sha256(name.encode()).digest()[:16].hex()]
 
 
@@ -77,7 +80,7 @@ def test_no_name_stands_in_a_store(store: Any, backend: str) -> None:
         raw = store.raw()
     assert found_in(raw, [MARK, MARK[4:], *hashes_of(MARK)]) == set()
     store.wipe()
-    with store.open(encryption=OPEN) as saver:  # what the scan would find
+    with store.open(encryption=OPEN) as saver:  # as a control, the scan finds plain names
         tell(saver, MARK, names=True)
         assert found_in(store.raw(), [MARK, *hashes_of(MARK)]) >= {MARK, hashes_of(MARK)[0]}
 
@@ -121,7 +124,7 @@ def test_no_name_of_the_golden_story_stands_there(stores: Any, backend: str) -> 
 
 
 def test_tasks_of_a_graph_are_no_hashes_that_can_be_guessed(tmp_path: Path) -> None:
-    """LangGraph makes the id of a task of the names of its node and namespace, and no key."""
+    """LangGraph derives a task's id from its node and namespace, without a key."""
 
     def fail(state: MessagesState) -> None:
         raise ValueError("no")
@@ -177,7 +180,7 @@ def test_hashes_in_keys_are_permuted() -> None:
     assert names.hide_key("at") == "at"
 
 
-# -- a store hides names, or it does not -------------------------------------------------------------------------------
+# -- stores that hide names and stores that do not ---------------------------------------------------------------------
 
 
 def put(saver: KeelSaver, thread_id: str = "t", number: int = 1) -> Any:
@@ -248,7 +251,7 @@ def test_plain_text_is_not_migrated_to_hidden_names() -> None:
         Keyring(KEY, migrate=True, hide_names=True)
 
 
-# -- all else is as without --------------------------------------------------------------------------------------------
+# -- everything else is unchanged --------------------------------------------------------------------------------------
 
 
 @each_backend
@@ -282,7 +285,7 @@ def test_after_the_first_a_put_and_a_read_are_one_trip(store: Any, backend: str)
     for number in range(2, 5):
         counter.taken()
         config = put(saver, number=number)
-        assert counter.taken() == 2  # it reads, too
+        assert counter.taken() == 2  # the write reads, too
         saver.put_writes(config, [("a", 1)], f"task {number}")
         assert counter.taken() == 1
     other = with_tap(store.open(encryption=keyring), counter)
@@ -305,7 +308,7 @@ def test_a_renewal_leaves_names_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keyring", [None, OPEN, HIDING], ids=["plain", "sealed", "hiding"])
 def test_a_store_that_is_put_back_while_it_is_open_is_read_as_it_is(tmp_path: Path, keyring: Keyring | None) -> None:
-    """SQLite counts stamps: one that was given away again is another checkpoint's."""
+    """SQLite counts stamps: after a restore, a stamp may belong to another checkpoint."""
     path = tmp_path / "keel.db"
     with SqliteSaver(path, encryption=keyring) as saver, SqliteSaver(path, encryption=keyring) as other:
         config = saver.put(at("t"), checkpoint_of("1", {"x": 1}), {}, {})  # type: ignore[arg-type]
@@ -341,7 +344,7 @@ def test_a_changed_name_is_a_named_error(caplog: pytest.LogCaptureFixture) -> No
 
 @pytest.mark.parametrize("renewed", [False, True])
 def test_the_key_of_names_cannot_be_taken_away(tmp_path: Path, renewed: bool) -> None:
-    """By somebody who may write to the store: who takes it as it is (`None`) would write names in the clear."""
+    """An attacker removes it; a saver that accepts `None` would write plain names."""
     path = tmp_path / "keel.db"
     with SqliteSaver(path, encryption=HIDING) as saver:
         put(saver)
@@ -349,7 +352,7 @@ def test_the_key_of_names_cannot_be_taken_away(tmp_path: Path, renewed: bool) ->
             saver.keys.renew()
     with SqliteSaver(path) as plain:
         engine = plain.engine
-        driver = bare(engine.driver)  # which does not refuse a store that is encrypted
+        driver = bare(engine.driver)  # the plain driver does not refuse an encrypted store
         cell = run(engine.session.store.read_cells(STORE, [CELL]), driver)[CELL]
         without = replace(parse_cell(cell), names=None).to_cell()
         run(engine.session.store.swap_cell(STORE, CELL, cell.token, without), driver)

@@ -1,4 +1,4 @@
-"""The page of keys lists omissions: whoever can write to a store can take records away, and changes no value by it."""
+"""Omissions, as listed on the page of keys: records can be removed, not forged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OMISSIONS: dict[str, tuple[Callable[[Any], None], tuple[str, int, int]]] = {
     "a label": (drop_label, ("3", 3, 0)),
     "the column that marks a branch": (make_branch, ("2", 3, 1)),
 }
-"""As the page has them; which checkpoint is the latest then, how many have writes, and how many labels there are."""
+"""The page's cases: the latest checkpoint, how many have writes, number of labels."""
 
 
 def fill(saver: KeelSaver) -> None:

@@ -1,4 +1,7 @@
-"""Other keys for what is new: who had all keys of before reads nothing of it, while others write, cut off anywhere."""
+"""Renewed keys: the holder of all earlier keys cannot read new data.
+
+Renewals run with concurrent writers, and are cut off at any request.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def store(stores: Any, backend: str) -> Iterator[Any]:
 
 @pytest.fixture
 def sealed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The secret of each key that something is sealed or wrapped with, from now on."""
+    """The secret of each key that seals or wraps data from now on."""
     found: list[bytes] = []
     seal = Sealer.seal
 
@@ -70,7 +73,7 @@ def views(saver: KeelSaver) -> list[KeelSaver]:
 
 
 def work(saver: KeelSaver, number: int) -> None:
-    """Write each kind of record: to a thread that is there from the first time on, and to a new one."""
+    """Write each kind of record, to the first thread and to a new one."""
     put(saver, "t", number)
     put(saver, f"new {number}", 1)
     saver.labels.set(at("t"), f"label {number}")
@@ -87,7 +90,7 @@ def read(saver: KeelSaver, number: int) -> None:
 
 @each_backend
 def test_what_is_new_is_sealed_with_no_key_of_before(store: Any, backend: str, sealed: list[bytes]) -> None:
-    """All secrets that anything was sealed with before: that is more than the old master key and a copy give away."""
+    """Checks all earlier secrets, more than the old master key and a copy reveal."""
     with store.open(encryption=Keyring(OLD, refresh=0)) as saver:
         for each in views(saver):
             work(each, 1)
@@ -95,7 +98,7 @@ def test_what_is_new_is_sealed_with_no_key_of_before(store: Any, backend: str, s
     both = Keyring(NEW, OLD, refresh=0)
     with store.open(encryption=both) as busy, store.open(encryption=both) as saver:
         for each in views(busy):
-            read(each, 1)  # it knows the keys of before
+            read(each, 1)  # it caches the earlier keys
         done = saver.keys.renew()
         assert done == (2 * 3, {}, "new")
         del sealed[:]
@@ -105,7 +108,7 @@ def test_what_is_new_is_sealed_with_no_key_of_before(store: Any, backend: str, s
                 read(each, number)
         assert sealed
         assert not before & {*sealed}
-    with store.open(encryption=Keyring(NEW)) as saver:  # and none of the others
+    with store.open(encryption=Keyring(NEW)) as saver:  # with no other keys
         for each in views(saver):
             read(each, 3)
     assert not before & {*sealed}
@@ -115,7 +118,7 @@ def test_what_is_new_is_sealed_with_no_key_of_before(store: Any, backend: str, s
 
 @each_backend
 def test_nothing_in_a_later_copy_is_opened_with_the_keys_of_before(store: Any, backend: str) -> None:
-    """Not the new key of the store, nor any data key that was not in the copy: those were wrapped anew."""
+    """Neither the new store key nor later data keys, which were wrapped again."""
     with store.open(encryption=Keyring(OLD)) as saver:
         put(saver, "t", 1)
         (stolen,) = keys_of_store(saver).values()
@@ -143,7 +146,7 @@ def test_nothing_in_a_later_copy_is_opened_with_the_keys_of_before(store: Any, b
 def keys_of_store(saver: KeelSaver) -> Mapping[bytes, Sealer]:
     chest = saver.engine.session.store.chest  # type: ignore[attr-defined]
     saver.engine.run(chest.shared())
-    wrappers: Mapping[bytes, Sealer] = chest._own.wrappers  # private: what somebody has who was in the process
+    wrappers: Mapping[bytes, Sealer] = chest._own.wrappers  # private: an attacker inside the process has these
     return wrappers
 
 
@@ -159,7 +162,7 @@ def replace_cell(saver: KeelSaver, shelf: Shelf, parts: Any) -> None:
 
 
 def parts_of(saver: KeelSaver, thread_id: str) -> Sequence[Any]:
-    """The keys in the cell of a thread, each with what it is bound to."""
+    """The keys in a thread's cell, each with the context that it is bound to."""
     store_id = saver.engine.session.store.chest.store_id  # type: ignore[attr-defined]
     parts: Sequence[Any] = unpack(open_frame(cell_of(saver, Shelf(thread_id, KIND)).header))
     return [
@@ -174,7 +177,7 @@ def wrapped_in(saver: KeelSaver) -> tuple[bytes, bytes]:
 
 
 def opens(key: Sealer, part: Sequence[Any]) -> bool:
-    """Whether a key of a store opens a data key."""
+    """Whether a store's key opens a data key."""
     try:
         return bool(key.open(part[2], part[3]))
     except SealBroken:
@@ -191,7 +194,7 @@ def test_eight_writers_go_on_while_keys_are_renewed(store: Any, backend: str) ->
     is_renewed = Event()
 
     def write(number: int) -> None:
-        """A program that goes on all the time, or is started anew for each put; with either key as the current one."""
+        """Write with one open saver, or with a new one each time, under either key."""
         with store.open(encryption=both[number % 3]) as going:
             for nth in range(1, puts + 1):
                 assert nth == 1 or is_renewed.wait(60)
@@ -255,7 +258,7 @@ def test_it_is_cut_off_at_each_request_and_resumed(stores: Any, backend: str, lo
         with store.open(encryption=Keyring(NEW)) as saver:
             for view in views(saver):
                 ids = [*keys_of_store(view)]
-                # Resumed, the first one is gone on with; done once more, there are two.
+                # A resumed renewal continues with its first key; a repeated one adds a second.
                 assert len(ids) in ({2, 3} if was_cut else {3})
                 for thread in "tuv":
                     parts = unpack(open_frame(cell_of(view, Shelf(thread, KIND)).header))
@@ -283,14 +286,14 @@ def test_a_resumed_renewal_leaves_what_was_done(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(third, NEW)) as saver, pytest.raises(Injected):
         with_tap(saver, Fault(30)).keys.renew()
     fourth = LocalKey("fourth", token_bytes(32))
-    # The master key of what was begun is not the current one any more: who has it must not read what comes now.
+    # The renewal was started under a master key that is no longer current: its holder must not read new data.
     with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(fourth, third)) as saver:
         assert saver.keys.renew() == (20, {}, "fourth")
         assert len(keys_of_store(saver)) == 4
         assert {length(saver, f"t{number}") for number in range(20)} == {1}
 
 
-# -- savers that are open ----------------------------------------------------------------------------------------------
+# -- open savers -------------------------------------------------------------------------------------------------------
 
 
 def test_a_saver_that_is_open_looks_for_other_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +309,7 @@ def test_a_saver_that_is_open_looks_for_other_keys(tmp_path: Path, monkeypatch: 
         chest: Any = saver.engine.session.store.chest  # type: ignore[attr-defined]
 
         def key() -> bytes:
-            found: bytes = next(iter(chest._threads["t"].keys))  # private: the key that it knows, without a trip
+            found: bytes = next(iter(chest._threads["t"].keys))  # private: the key in its cache, without a request
             return found
 
         (first, now) = (key(), now + 59)
@@ -365,12 +368,12 @@ def test_a_thread_that_is_deleted_meanwhile_is_not_made_again(tmp_path: Path, tr
         assert saver.engine.run(inner.read_cells(Shelf("t", KIND), [KEY])) == {}
 
 
-# -- somebody who had the keys of before, and can write ----------------------------------------------------------------
+# -- an attacker with the earlier keys and write access ----------------------------------------------------------------
 
 
 @pytest.fixture
 def renewed() -> Iterator[tuple[KeelSaver, Sealer, Any]]:
-    """A saver on a renewed store; the key of the store that somebody has had, and the cell of a thread at that time."""
+    """A saver on a renewed store; the earlier store key and cell of a thread."""
     saver = MemorySaver(encryption=Keyring(NEW, OLD, refresh=0))
     put(saver, "t", 1)
     (stolen,) = keys_of_store(saver).values()
@@ -410,7 +413,7 @@ def test_a_forged_key_does_not_become_the_current_one(renewed: Any) -> None:
                 assert current_key(saver, "t").sealer.secret != secret
             except SealBroken:
                 pass
-            else:  # as one of before it is taken, which seals nothing any more
+            else:  # accepted only as an earlier key, which seals nothing any more
                 assert (since, wrapper) == (earlier[0], earlier[0])
 
 
@@ -449,7 +452,7 @@ def test_a_changed_cell_of_the_store_is_a_named_error(renewed: Any, change: Any)
             length(other, "t")
 
 
-# -- formats, and what a user meets ------------------------------------------------------------------------------------
+# -- formats and user errors -------------------------------------------------------------------------------------------
 
 CELLS = {
     STORE: (
@@ -463,7 +466,7 @@ CELLS = {
         "a36e05a34fe602076d9d2947ca6d37a78843e9a125"
     ),
 }
-"""The cells of a store and of a thread as the first version wrote them."""
+"""The cells of a store and of a thread, as the first version wrote them."""
 SECRETS = (
     "e9def72e1c05ba6059281e4075a9bf84ab7fb29035a4e75bee897be4a53fc32b",
     "d10ee7380abb67c64ce54692a91fe5a82b2c1402da863fd2a8882544366a623d",
@@ -494,7 +497,7 @@ def test_a_store_that_was_never_renewed_names_no_key_of_it(tmp_path: Path) -> No
 
 
 def test_threads_are_found_as_before(tmp_path: Path) -> None:
-    """Marks keep their key: those of before would not be found with another one."""
+    """Marks keep their key, because another key would not find the earlier ones."""
     saver = MemorySaver(encryption=Keyring(NEW, OLD))
 
     def put_of(owner: str, thread_id: str) -> None:
@@ -517,7 +520,7 @@ def test_a_thread_whose_keys_are_damaged_is_said_and_left(tmp_path: Path) -> Non
     assert (done.threads, [*done.failed]) == (1, ["t"])
     assert "the keys of 1 cannot be read" in str(done)
     assert length(saver, "u") == 1
-    assert saver.keys.renew().threads == 1  # it has ended, and this is another one
+    assert saver.keys.renew().threads == 1  # the first renewal has ended, and this is another one
 
 
 def test_there_may_be_nothing_to_renew() -> None:

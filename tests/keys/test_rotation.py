@@ -1,4 +1,4 @@
-"""Another master key under load: whoever reads or writes meanwhile goes on, and then nothing needs the old key."""
+"""Rotation of the master key under load: no process fails, and the old key can go."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from langgraph_keel.testing.rig import at, checkpoint_of
 
 KEYS = [LocalKey(f"k{number}", bytes(range(number, number + 32))) for number in range(6)]
 ALL = [Keyring(key, *(other for other in KEYS if other is not key)) for key in KEYS]
-"""Each of the keys as the current one, and all others after it."""
+"""Keyrings with each key as the current one, and all others after it."""
 WRITERS = 8
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -56,7 +56,7 @@ def test_eight_writers_go_on_while_keys_are_rotated(stores: Any, backend: str) -
     def write(number: int) -> None:
         for nth in range(1, puts + 1):
             assert nth == 1 or is_rotated.wait(60)
-            # A program that goes on all the time, or one that is started anew with any of the keys as the current one.
+            # A program that keeps its saver, or one that opens it again with any key as the current one.
             with store.open(encryption=ALL[nth % len(ALL)] if number % 2 else ALL[0]) as saver:
                 put(saver.for_tenant("acme") if number % 4 == 3 else saver, f"t{number}", nth)
                 put(saver, f"{number} {nth}", 1)
@@ -81,7 +81,7 @@ def test_eight_writers_go_on_while_keys_are_rotated(stores: Any, backend: str) -
     with store.open(encryption=ALL[5]) as saver:
         saver.keys.rotate()
         assert saver.keys.list().is_current
-    with store.open(encryption=Keyring(KEYS[5])) as saver:  # and none of the others
+    with store.open(encryption=Keyring(KEYS[5])) as saver:  # with no other keys
         acme = saver.for_tenant("acme")
         assert [length(each, "before") for each in (saver, acme)] == [1, 1]
         assert [length(acme if number == 3 else saver, f"t{number}") for number in range(4)] == [puts] * 4
@@ -128,7 +128,7 @@ def test_a_rotation_is_cut_off_at_each_request_and_done_again(stores: Any, backe
 
 
 class Above(Layer):
-    """A layer above the one that seals."""
+    """A layer above the sealing layer."""
 
     def of_tenant(self, tenant: str) -> Above:
         return Above(self.inner.of_tenant(tenant))

@@ -1,4 +1,4 @@
-"""Nothing that a program has stored stands anywhere in plain text, and all of it is read back: the golden story."""
+"""No stored text is readable in a store's files, and all values are read back."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ KEYRING = Keyring(LocalKey("k1", bytes(range(32))))
 HIDING = Keyring(LocalKey("k1", bytes(range(32))), hide_names=True)
 WORDS = re.compile(rb"[A-Za-z][A-Za-z ]{6,60}")
 NAME = re.compile(rb"[a-z]+")
-"""May stand there: names of channels, nodes and cells, one word in small letters."""
+"""Names of channels, nodes and cells, one lower-case word: they may be readable."""
 
 
 def words_in(told: Any) -> set[bytes]:
-    """The words of all that there is to read, but names."""
+    """The words in all readable values, without names."""
     return {word for word in map(bytes.strip, WORDS.findall(repr(told).encode())) if not NAME.fullmatch(word)}
 
 
@@ -53,7 +53,7 @@ def write(open_: Any) -> None:
 
 
 def left_in(raw: bytes, told: Any, empty: bytes = b"") -> set[bytes]:
-    """The words that stand in a store; the names of threads may, and what stands in one that is nearly empty."""
+    """Words found in a store, except thread names and the contents of an empty store."""
     names = b"\n".join([empty, *(name.encode() for name in told["thread"])])
     return {word for word in words_in(told) if word in raw and word not in names}
 
@@ -67,7 +67,7 @@ def test_a_store_holds_no_word_of_what_is_read_from_it(stores: Any, backend: str
         return saver
 
     with open_() as saver:
-        saver.retention.set_policy(Retention(last=9))  # what Keel itself writes beside it, such as settings for git
+        saver.retention.set_policy(Retention(last=9))  # records that Keel itself writes, such as settings for git
         empty = stores[backend].raw()
     write(open_)
     with open_(types=TYPES) as saver:
@@ -85,7 +85,7 @@ def test_a_store_holds_no_word_of_what_is_read_from_it(stores: Any, backend: str
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [(SqliteSaver, "keel.db"), (FileSaver, "")], ids=["sqlite", "files"])
 def test_nor_does_any_file(tmp_path: Path, kind: Any, name: str) -> None:
-    """The log, free pages, and what is written beside."""
+    """The log, free pages, and additional files."""
 
     def open_(**options: Any) -> Any:
         return kind(tmp_path / name, encryption=KEYRING, **options)
@@ -106,9 +106,9 @@ def files_in(directory: Path) -> bytes:
 
 
 def tell(saver: KeelSaver, mark: str, *, names: bool = False) -> None:
-    """Store a mark in each kind of record, as what no compression makes unreadable: it is random.
+    """Store a random mark, which compression cannot hide, in each kind of record.
 
-    And, if that is asked for, in each kind of name that is hidden; then nothing is erased.
+    With `names`, also in each kind of name that is hidden; then nothing is erased.
     """
     config: Any = at("t")
     for number in range(1, 4):
@@ -116,7 +116,7 @@ def tell(saver: KeelSaver, mark: str, *, names: bool = False) -> None:
         values: Any = {"messages": messages * number, "inline": mark, "large": mark * 2000 + str(number)}
         if names:
             values |= {f"{mark} channel": mark, f"branch:to:{mark}": messages * number, mark: {mark: mark * 2000}}
-        owner = "nobody" if names and number == 3 else mark  # a prune then notes the owner of before
+        owner = "nobody" if names and number == 3 else mark  # a prune then records the previous owner
         metadata: Any = {"source": "loop", "step": number, "parents": {}, "user_id": owner, "more": [mark]}
         checkpoint: Any = checkpoint_of(f"{number:08}", values)
         config = saver.put(config, checkpoint, metadata, {})
@@ -138,14 +138,14 @@ def tell(saver: KeelSaver, mark: str, *, names: bool = False) -> None:
 
 
 def contents_of(files: list[Path]) -> Iterator[bytes]:
-    """Read the files of a server that runs: it may remove one (a segment of its log, a map of free space) before."""
+    """Read the files of a running server, which may remove some (log segments, maps)."""
     for path in files:
         with suppress(FileNotFoundError):
             yield path.read_bytes()
 
 
 def scan_for(marks: list[str], parts: Iterator[bytes]) -> set[str]:
-    """Return the marks that stand somewhere; as text, or as PostgreSQL writes bytes."""
+    """Return the marks that are found, as text or as PostgreSQL writes bytes."""
     found: set[str] = set()
     for part in parts:
         found |= {mark for mark in marks if mark.encode() in part or mark.encode().hex().encode() in part}

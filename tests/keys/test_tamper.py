@@ -1,7 +1,7 @@
-"""What somebody with the store, and without the keys, changes is a named error, never a wrong value.
+"""Changes by an attacker without the keys raise a named error: no wrong values.
 
-The store is in memory, so that each sealed record can be changed where it stands: a byte of it, its end, all of it for
-plain text, for what stands elsewhere, for what stood there at an earlier time. Backends keep these bytes as they are;
+The store is in memory, so that each sealed record can be changed in place: a byte, its end, or all of it by plain
+text, by another record, or by its own earlier version. Backends store these bytes unchanged;
 `tests/backends/test_damage.py` changes bytes of their own files and tables.
 """
 
@@ -35,7 +35,7 @@ BYTES = {
     ("Node", "header"),
     ("Row", "body"),
 }
-"""What of the records between the engine and a store is bytes. Each is sealed, and changed below."""
+"""Fields of records that are bytes. Each is sealed, and changed below."""
 REFUSED = (CorruptStore, KeyMissing)
 
 
@@ -52,15 +52,15 @@ def test_every_kind_of_record_is_changed_here() -> None:
 
 
 Slot = tuple[str, Callable[[], bytes], Callable[[bytes], None]]
-"""Where a sealed record stands: its kind, what reads it, and what writes it."""
+"""A sealed record: its kind, a function that reads it, and one that writes it."""
 
 
 class Store:
-    """Two threads with subgraphs, writes and cells, all sealed, and every byte within reach."""
+    """Two threads with subgraphs, writes and cells, all sealed, in accessible memory."""
 
     def __init__(self) -> None:
         self.backend = MemoryUnderTest()
-        self.state: Any = self.backend._state  # private: what somebody with the store has in hand
+        self.state: Any = self.backend._state  # private: the records that an attacker holds
         ids = (f"{number:08}" for number in count(1))
         for thread in ("t", "u"):
             for ns in ("", "sub"):
@@ -81,7 +81,7 @@ class Store:
         return self.backend.open(encryption=KEYRING)
 
     def read(self) -> Any:
-        """All that there is to read, by a saver that knows nothing yet."""
+        """Return all readable data, by a saver with empty caches."""
         face = SyncFace(self.open)
         told: list[Any] = []
         for thread in ("t", "u"):
@@ -131,7 +131,7 @@ def store() -> Store:
 
 
 def refused(store: Store) -> bool:
-    """Return whether reading all raises a named error, and nothing else."""
+    """Return whether reading everything raises a named error, and no other error."""
     try:
         told = store.read()
     except REFUSED:
@@ -196,7 +196,7 @@ def test_any_byte_that_changes_is_seen(store: Store) -> None:
 
 @pytest.mark.slow
 def test_what_is_moved_is_refused(store: Store) -> None:
-    """From every place to some others: of another thread, namespace, channel, checkpoint and kind."""
+    """Records of other threads, namespaces, channels, checkpoints and kinds."""
     slots = list(store.slots())
     for (_, read, write), (_, read_other, write_other) in combinations(slots[:: sized(5, 5, 3)], 2):
         before, other = read(), read_other()

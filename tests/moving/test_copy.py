@@ -286,7 +286,7 @@ def test_a_thread_that_the_target_has_otherwise_is_left_alone(kept: Any) -> None
     Rig(target, FACES["sync"]).author().put({"mine": 1})
     report = kept.open().moving.copy_to(target.open(), shared=True)
     assert list(report.exists) == ["t"]
-    assert "holds another one of that name" in report.exists["t"]
+    assert "has a different thread with this id" in report.exists["t"]
     assert not report.is_done
     assert report.copied == 3
     found = target.open().get_tuple(at())
@@ -322,7 +322,7 @@ def test_a_copy_that_somebody_has_used_is_left_alone() -> None:
     Rig(target, FACES["sync"]).continuing(at()).put({"mine": 1})
     Rig(backend, FACES["sync"]).continuing(at()).put({"theirs": 1})
     report = backend.open().moving.copy_to(target.open(), shared=True)
-    assert "somebody has gone on with it" in report.exists["t"]
+    assert "was used since" in report.exists["t"]
     found = target.open().get_tuple(at())
     assert found is not None
     assert found.checkpoint["channel_values"] == {"mine": 1}
@@ -342,9 +342,9 @@ def test_what_cannot_be_meant() -> None:
     source, target = MemorySaver(), MemorySaver()
     with pytest.raises(InvalidInput, match="mode must be"):
         source.moving.copy_to(target, mode="all")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="not a text"):
+    with pytest.raises(InvalidInput, match="not one string"):
         source.moving.copy_to(target, "t")
-    with pytest.raises(InvalidInput, match="not to a dict"):
+    with pytest.raises(InvalidInput, match="not a dict"):
         source.moving.copy_to({})  # type: ignore[arg-type]
     with pytest.raises(NotFound, match="'none'"):
         source.moving.copy_to(target, ["none"])
@@ -459,6 +459,6 @@ def test_what_both_have_moved_in_from_a_third_is_the_same(tmp_path: Path) -> Non
             report = source.moving.copy_to(target, shared=True)
             assert [*report.exists] == ["chat"]
             assert (
-                "a record beside its checkpoints: labels"
+                "a record next to its checkpoints: labels"
                 in source.moving.copy_to(target, mode="verify").differs["chat"]
             )

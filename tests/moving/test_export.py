@@ -147,7 +147,7 @@ def test_what_is_there_stays(target: OldStore, tmp_path: Path) -> None:
         before = target.dump()
         report = saver.moving.export_to(target.url, ["chat", "nobody"])
         assert report.threads == {"failed": 2}
-        assert "both stay as they are" in report.failed["chat"]
+        assert "both stay unchanged" in report.failed["chat"]
         assert report.failed["nobody"] == "there is no thread 'nobody'"
         assert target.dump() == before
 

@@ -85,7 +85,7 @@ def test_what_is_computed_when_it_is_read_is_no_store(tmp_path: Path, what: str)
     write_hostile(tmp_path / "hostile.db", COMPUTED[what])
     for read_only in (True, False):
         with (
-            pytest.raises(CorruptStore, match="is a view, or has columns that are computed"),
+            pytest.raises(CorruptStore, match="is a view or has computed columns"),
             SqliteSaver(tmp_path / "hostile.db", read_only=read_only) as source,
         ):
             source.moving.copy_to(MemorySaver())

@@ -73,7 +73,7 @@ def test_sqlite_removes_on_a_full_disk(full: tuple[Path, SqliteSaver], caplog: p
     saver.delete_thread("t2")
     asyncio.run(saver.adelete_thread("t3"))
     assert asyncio.run(saver.retention.asweep(Retention(threads="t4", last=1))).removed > 10
-    assert "free for what is written next" in saver.retention.reclaim_space().note
+    assert "free and will be used again" in saver.retention.reclaim_space().note
     assert latest(saver) == {**before, "t2": None, "t3": None}
     assert fill(saver, 20_000, 100) == 100  # of what was removed, as much is put again
     assert list(saver.check()) == []

@@ -172,8 +172,8 @@ def test_how_a_verdict_reads() -> None:
         "replay of thread 't<1>': differs from step 2 on (3 steps, 0 calls of models)",
         "  step 2: messages[1].content: was 'a', now '<b>'",
         "  step 3, node 'model': seed: was 1, now 2",
-        "It ends here: no more",
-        "Calls of models not compared, for none are recorded: step 4, 5",
+        "Ended early: no more",
+        "Model calls not compared, as none are recorded: step 4, 5",
         "Kept as thread 'fork'",
     ]
     assert not told

@@ -134,7 +134,7 @@ async def test_a_step_of_which_nothing_is_recorded(memory: Scene, face: str) -> 
             break
     replay = await replayed(memory.saver, face, graph, thread("t"))
     assert (replay.same, replay.differences, replay.steps) == (False, (), 3)
-    assert replay.ended == "the record does not say what became of step 2"
+    assert replay.ended == "the outcome of step 2 is not recorded"
 
 
 @faces
@@ -150,7 +150,7 @@ async def test_a_step_that_a_saver_has_refused(face: str) -> None:
             await run(graph, face, {"items": []}, thread("t"))
         replay = await replayed(saver, face, graph, thread("t"))
         assert [each.field for each in replay.differences] == ["served_model"]
-        assert "does not say what became of step" in str(replay.ended)
+        assert "the outcome of step" in str(replay.ended)
 
 
 @faces

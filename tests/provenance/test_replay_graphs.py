@@ -247,4 +247,4 @@ async def test_the_order_of_nodes(memory: Scene, face: str) -> None:
     assert first is not None
     assert (first.step, first.field, first.recorded, first.replayed) == (1, "next[0]", "'b'", "'c'")
     shorter = await replayed(memory.saver, face, graph_of(memory.saver, *nodes[:2]), thread("t"))
-    assert str(shorter.differences[-1]) == "step 3: run: was it went on, now it ended"
+    assert str(shorter.differences[-1]) == "step 3: run: was continued, now ended"

@@ -151,7 +151,7 @@ async def test_a_cache_of_models_does_not_pass_for_one(memory: Scene, face: str)
 async def test_calls_that_nobody_has_recorded(face: str, tmp_path: Path) -> None:
     """They are compared in runs that both sides have recorded; the verdict says where they are not."""
     path, model = str(tmp_path / "t.db"), Model(script=PAYS)
-    told = "Calls of models not compared, for none are recorded: step {}"
+    told = "Model calls not compared, as none are recorded: step {}"
     for text, provenance in (("one", True), ("two", False)):
         with SqliteSaver.from_conn_string(path, provenance=provenance) as saver:
             await run(talker(saver, model), face, hello(text), thread("t"))

@@ -217,6 +217,6 @@ async def test_a_tool_with_another_schema_was_called_all_the_same(memory: Scene,
     assert replay.differences[0].recorded != replay.differences[0].replayed
     assert "in step 2 tool 'pay' did not run" in str(replay.ended)
     assert "called it with the same arguments, but its schema has changed" in str(replay.ended)
-    assert f"It ends here: {replay.ended}" in str(replay)
+    assert f"Ended early: {replay.ended}" in str(replay)
     assert isinstance(replay.error, ToolNotReplayed)
     assert (replay.error.is_new, replay.error.called) == (False, {"x": 1})

@@ -1,4 +1,4 @@
-"""After an erasure no byte of the store tells of the person, and nothing of another one's has changed."""
+"""An erasure leaves no byte of the person's data, and changes no other data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from langgraph_keel.summaries.channels import removal
 from langgraph_keel.testing.faults import Fault, Injected, with_tap
 
 OTHER = "bystander"
-"""Who must keep everything."""
+"""The person whose data must not change."""
 
 
 def config(thread_id: str, owner: str | None) -> Any:
@@ -45,14 +45,14 @@ def config(thread_id: str, owner: str | None) -> Any:
 
 
 def remembering(name: str) -> Any:
-    """A subgraph with a memory of its own."""
+    """A subgraph with its own memory."""
     inner = StateGraph(MessagesState)
     inner.add_node("note", lambda state: {"messages": [AIMessage(f"{name} in a subgraph")]})
     return inner.add_edge(START, "note").compile(checkpointer=True)
 
 
 def graph(saver: KeelSaver, name: str) -> Any:
-    """Calls a model and two tools, has a node cached and a subgraph that remembers, and asks a person."""
+    """A graph with a model, two tools, a cached node, a subgraph and a question."""
 
     @tool
     def look(what: str) -> str:
@@ -87,7 +87,7 @@ def graph(saver: KeelSaver, name: str) -> Any:
 
 
 def live(saver: KeelSaver, name: str) -> None:
-    """Have a person use the store."""
+    """Use the store as one person."""
     agent, chat = graph(saver, name), config(f"{name}-chat", name)
     agent.invoke({"messages": [HumanMessage(f"I am {name}", id=f"{name}-1"), HumanMessage("large " * 3000)]}, chat)
     (request,) = saver.approvals.pending(f"{name}-chat")
@@ -105,7 +105,7 @@ def live(saver: KeelSaver, name: str) -> None:
 
 
 def left(saver: KeelSaver, name: str) -> Mapping[str, Any]:
-    """All that can be read of a person."""
+    """Return all readable data of a person."""
     threads = sorted(info.thread_id for info in saver.threads() if info.thread_id.startswith(name))
     return {
         thread: (
@@ -123,14 +123,14 @@ def left(saver: KeelSaver, name: str) -> Mapping[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _no_compression(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compressed cannot be searched."""
+    """Store values uncompressed, so that a search finds them."""
     monkeypatch.setattr("langgraph_keel.engine.encoding.bodies.WORTHWHILE", 1 << 40)
     monkeypatch.setattr("langgraph_keel.engine.encoding.bodies.SMALL", 0)
 
 
 @pytest.fixture
 def mark() -> str:
-    """A person's name that stands nowhere else on the server; no character of it is escaped anywhere."""
+    """A person's name that is unique on the server and is never escaped."""
     return f"zq{token_hex(8)}"
 
 
@@ -149,7 +149,7 @@ async def erase(saver: Any, face: str, user: str, **options: Any) -> Receipt:
 
 
 def has_everything(kept: Mapping[str, Any]) -> bool:
-    """Whether a person had something of every kind."""
+    """Whether a person had data of every kind."""
     kinds = list(zip(*(parts for thread, parts in kept.items() if thread.startswith(OTHER)), strict=True))
     events = [event.kind for event in kept["audit"]]
     return len(kinds) == 7 and all(map(any, kinds)) and events == ["asked", "approved", "consumed", "asked"]
@@ -189,39 +189,42 @@ async def test_a_mere_deletion_leaves_what_the_scan_sees(saver: Any, mark: str) 
     assert all(where.endswith(ends) for where in found)  # no row of a table: only free space
     receipt = await erase(saver, "sync", mark, reclaim="full")
     assert receipt.reclaimed
-    # Samples of tables that are empty now.
+    # These are statistics samples of tables that are empty now.
     assert [where for where in places(saver, mark) if "pg_statistic" not in where] == []
 
 
-# -- erasures that are cut off -----------------------------------------------------------------------------------------
+# -- interrupted erasures ----------------------------------------------------------------------------------------------
 
 
 def of_bystander(saver: Any) -> dict[str, Any]:
-    """What another person has; the audit trail, which all share, grows."""
+    """The other person's data, without the audit trail, which all share."""
     return {name: said for name, said in left(saver, OTHER).items() if name != "audit"}
 
 
 def erased_in_two(saver: Any, mark: str, fault: Fault) -> bool:
-    """Erase a person, once until it is cut off and once to the end; return whether it was cut off."""
+    """Erase a person, first with a fault, then completely; return whether it occurred."""
     live(saver, mark)
     of_other = of_bystander(saver)
     with suppress(Injected):
         with_tap(saver, fault).retention.erase(mark)
     receipt = saver.retention.erase(mark, reclaim="full")
     assert receipt.complete, receipt
-    # Samples of tables that are empty now: a server that is slow enough has analyzed them meanwhile.
+    # Statistics samples of tables that are empty now: a slow server has analyzed them during the erasure.
     assert [where for where in places(saver, mark) if "pg_statistic" not in where] == []
     assert of_bystander(saver) == of_other
     assert saver.approvals.verify_audit().ok
     return fault.fired
 
 
-# Of the requests of an erasure, each how many-th is cut off where a backend is slow.
+# On a slow backend, only one in `SOME` requests of an erasure is cut off.
 SOME = sized(12, 12, 6)
 
 
 def cut_off_everywhere(saver: Any, step: int) -> int:
-    """Cut erasures off at every so many requests, before each and after it; return at how many."""
+    """Cut off an erasure at every `step`-th request, before and after it.
+
+    Return the number of the first request that was never reached.
+    """
     live(saver, OTHER)
     for at in count(0, step):
         if not all(erased_in_two(saver, f"zq{token_hex(8)}", Fault(at, lost_reply=lost)) for lost in (False, True)):

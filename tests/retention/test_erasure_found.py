@@ -1,4 +1,4 @@
-"""Which threads are a person's, and what becomes of an erasure that others get in the way of."""
+"""The search for a person's threads, and writes that interfere with an erasure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from langgraph_keel.engine.records import Node
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.retention.owners import find_lost_owners
 
-# -- whose a thread is -------------------------------------------------------------------------------------------------
+# -- the owners of a thread --------------------------------------------------------------------------------------------
 
 
 @each_backend
@@ -52,7 +52,7 @@ def test_threads_of_several_persons_are_reported_or_deleted(store: Any) -> None:
         receipt = saver.retention.erase("ann")
         assert (receipt.threads, receipt.shared) == (("copied", "own"), ("forked for bob", "joint"))
         assert any("2 threads with checkpoints" in sentence for sentence in receipt.exempt)
-        assert any(sentence.startswith("1 thread in which nothing") for sentence in receipt.exempt)
+        assert any(sentence.startswith("1 thread without an owner") for sentence in receipt.exempt)
         assert ids(saver) == ["forked for bob", "joint", "nobody's", "of bob"]
         assert saver.retention.erase("ann", shared="delete").threads == ("forked for bob", "joint")
         assert ids(saver) == ["nobody's", "of bob"]
@@ -118,13 +118,13 @@ def test_whom_headers_name_is_found_in_their_bytes(note: str, serde: Any) -> Non
         node = Node(Address("t", "", str(n)), None, n, body, {}, None, False, False)
         moments.append((node, UnreadHeader(node, codec)))
     assert find_lost_owners(moments, {4}) == ["7", "ann", "anna", "bo"]
-    assert len(decoded) == (8 if serde else 5)  # each owner once, and where a channel has that name as well
+    assert len(decoded) == (8 if serde else 5)  # each owner once, and entries where a channel has that name too
     assert find_lost_owners(moments, ()) == []
 
 
 @each_backend
 def test_a_name_with_nul_is_refused_and_nobody_elses(store: Any) -> None:
-    """LangGraph leaves NUL out of metadata: `ada\\0` would be `ada`."""
+    """LangGraph drops NUL from metadata: `ada\\0` would become `ada`."""
     with store.open() as saver:
         say(saver, "t", "ada")
         with pytest.raises(InvalidConfig, match="NUL"):
@@ -219,11 +219,11 @@ def test_what_cannot_be_meant_is_refused(wrong: Any, tmp_path: Path) -> None:
         saver.retention.erase(**{"user_id": "ann", **wrong})
 
 
-# -- what gets in the way ----------------------------------------------------------------------------------------------
+# -- interference ------------------------------------------------------------------------------------------------------
 
 
 def meddling(saver: KeelSaver, write: Callable[[KeelSaver], object], times: int) -> Callable[[int, int | None], None]:
-    """Write whenever all threads that were found are deleted, so many times."""
+    """Write each time that all found threads are deleted, up to `times` times."""
     left = [write] * times
 
     def tell(done: int, total: int | None) -> None:
@@ -264,7 +264,7 @@ def test_a_thread_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -
         connection.close()
         receipt = saver.retention.erase("ann")
         assert (receipt.threads, list(receipt.failed), receipt.complete) == (("a", "c"), ["b"], False)
-        assert "nobody knows whose it is" in receipt.failed["b"]
+        assert "its owner is unknown" in receipt.failed["b"]
         assert "Not done: 1 thread" in str(receipt)
 
 
@@ -307,7 +307,7 @@ def test_what_is_not_erased_is_said(tmp_path: Path) -> None:
         ):
             assert any(sentence.startswith(words) for sentence in receipt.exempt)
             assert f"Not erased: {words}" in str(receipt)
-        assert saver.retention.erase("ann").cached == 0  # nobody's thread has gone
+        assert saver.retention.erase("ann").cached == 0  # no thread was deleted
         say(saver, "t", "ann")
         assert (saver.retention.erase("ann").cached, cached.get([(("node",), "key")])) == (1, {})
 

@@ -1,4 +1,4 @@
-"""What an erasure cannot tell of, and says so: threads without a checkpoint, and threads that cannot be read."""
+"""Threads whose owner an erasure cannot know: strays and unreadable threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def called(saver: Any, face: str, verb: str, *args: Any, **options: Any) -
 
 
 def archive_late(saver: KeelSaver) -> None:
-    """As a summary that comes to its end after its thread was deleted."""
+    """Store a part like a summary that ends after its thread was deleted."""
     core = saver.engine.session
     saver.engine.run(core.store.swap_cell(Shelf("late", "archive"), "k", None, Cell("1", frame(b"ann says"))))
 
@@ -66,7 +66,7 @@ async def test_what_comes_after_an_erasure_is_counted_until_it_is_reclaimed(stor
 def test_what_comes_at_the_end_of_an_erasure_goes_with_it(store: Any) -> None:
     with store.open() as saver, store.open() as other:
         say(saver, "t", "ann")
-        ends = [lambda: None, lambda: cut_off(other)]  # after all is deleted, and deleted once more
+        ends = [lambda: None, lambda: cut_off(other)]  # at the first deletion of all threads, and at the second
 
         def tell(done: int, total: int | None) -> None:
             if done == total and ends:
@@ -111,7 +111,7 @@ def test_a_store_that_cannot_look_for_it_says_so(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(saver.engine.session.store, "list_strays", fail)
         receipt = saver.retention.erase("ann")
         assert (receipt.threads, receipt.complete) == (("t",), False)
-        assert "Not done: what has no checkpoint could not be looked for: no" in str(receipt)
+        assert "Not done: threads without a checkpoint could not be searched: no" in str(receipt)
 
 
 # -- threads that cannot be read ---------------------------------------------------------------------------------------
@@ -137,11 +137,11 @@ def test_a_damaged_thread_keeps_no_space_of_others(tmp_path: Path) -> None:
             say(saver, thread, "ann")
         damage(tmp_path / "keel.db", "refs", 1)
         reclaimed = saver.retention.reclaim_space(full=True)
-        assert reclaimed.note.startswith("1 damaged thread left alone: 'a'; the file was written anew")
+        assert reclaimed.note.startswith("1 damaged thread left alone: 'a'; the file was rewritten")
         assert ids(saver) == ["a", "b"]
 
 
-# -- whose a checkpoint is ---------------------------------------------------------------------------------------------
+# -- the owner of a checkpoint -----------------------------------------------------------------------------------------
 
 
 def test_an_empty_id_names_nobody(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_whom_a_run_goes_on_for_is_known_of_more_threads_than_the_memo_holds(tmp
 
 
 class Named(MessagesState):
-    """A state with a channel that is called as metadata names an owner."""
+    """A state with a channel whose name is also a metadata key for owners."""
 
     user_id: str
 
@@ -199,7 +199,7 @@ def test_a_thread_of_several_is_left_and_so_it_is_not_complete(tmp_path: Path) -
             say(saver, "joint", owner)
         receipt = saver.retention.erase("ann")
         assert (receipt.shared, receipt.complete) == (("joint",), False)
-        assert "backups" not in str(receipt).lower()  # nothing went, so nothing of it is elsewhere
+        assert "backups" not in str(receipt).lower()  # nothing was removed, so backups contain no more than the store
         assert saver.retention.erase("ann", shared="delete").complete
 
 

@@ -1,4 +1,4 @@
-"""Space that returns: how much, what it says, and what it does not get in the way of."""
+"""Reclaimed space: its amount, the report, and the locks it must not take."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG = os.urandom(3000).hex()
 
 
 def fill(saver: Any, *threads: str) -> None:
-    """Threads of some 12 KB each, which do not compress."""
+    """Create threads of about 12 KB each, which do not compress."""
     for thread in threads:
         graph(saver).invoke({"messages": [HumanMessage(LONG), HumanMessage(LONG[::-1])]}, config(thread, "ann"))
 
@@ -59,7 +59,7 @@ def test_a_file_is_written_anew_when_half_of_it_is_free(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         fill(saver, *"abcdef")
         saver.delete_thread("a")
-        assert "pages are free for what is written next" in saver.retention.reclaim_space().note
+        assert "pages are free and will be used again" in saver.retention.reclaim_space().note
         assert free_pages(tmp_path / "keel.db") > 0
         assert (tmp_path / "keel.db-wal").stat().st_size == 0
         for thread in "bcde":
@@ -82,7 +82,7 @@ def test_a_database_with_a_map_of_its_pages_gives_them_back_singly(tmp_path: Pat
 
 @contextmanager
 def reader(path: Path) -> Iterator[None]:
-    """Somebody who reads an old state."""
+    """Hold a read transaction on an old state."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN")
         connection.execute("SELECT count(*) FROM entries").fetchall()
@@ -93,7 +93,7 @@ def test_who_reads_an_old_state_keeps_the_log_and_the_receipt_says_so(tmp_path: 
     with SqliteSaver(tmp_path / "keel.db", timeout=0.2) as saver:
         say(saver, "t", "ann")
         with reader(tmp_path / "keel.db"):
-            assert "somebody reads an old state" in saver.retention.reclaim_space().note
+            assert "a reader uses an old snapshot" in saver.retention.reclaim_space().note
             receipt = saver.retention.erase("ann")
             assert (receipt.threads, receipt.complete, receipt.reclaimed) == (("t",), False, None)
             assert "saver.retention.reclaim_space(full=True)" in str(receipt)
@@ -175,7 +175,7 @@ def test_the_history_of_git_is_said_to_keep_all(tmp_path: Path, monkeypatch: pyt
 def test_a_connection_in_a_transaction_cannot_be_used(postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as connection, PostgresSaver(connection) as saver:
         say(saver, "t", "ann")
-        with pytest.raises(AccessDenied, match="not in autocommit: nothing was done"):
+        with pytest.raises(AccessDenied, match="nothing was done: VACUUM cannot run"):
             saver.retention.reclaim_space()
         receipt = saver.retention.erase("ann")
         assert (receipt.threads, receipt.complete, receipt.reclaimed) == (("t",), False, None)
@@ -186,7 +186,7 @@ async def test_pools_of_the_users_own_are_used(postgres_url: str) -> None:
     options: Any = {"min_size": 1, "max_size": 2, "kwargs": {"autocommit": True}}
     with ConnectionPool(postgres_url, **options) as pool, PostgresSaver(pool) as saver:
         say(saver, "t", "ann")
-        assert saver.retention.reclaim_space(full=True).note == "the tables were written anew (VACUUM FULL)"
+        assert saver.retention.reclaim_space(full=True).note == "the tables were rewritten (VACUUM FULL)"
     async with AsyncConnectionPool(postgres_url, open=False, **options) as apool, PostgresSaver(apool) as saver:
         assert (await saver.retention.aerase("ann", reclaim="full")).reclaimed is not None
 
@@ -210,7 +210,7 @@ def test_what_a_user_may_not_do_is_said(postgres_url: str, postgres_server: Any)
         (schema,) = connection.execute(b"SELECT current_schema()").fetchone() or ("",)
         connection.execute(b"DO $$ BEGIN CREATE ROLE keel_reclaimer LOGIN; EXCEPTION WHEN duplicate_object THEN END $$")
         connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO keel_reclaimer".encode())
-        # Not ALL: from PostgreSQL 17 on, that has the right to VACUUM in it.
+        # Not ALL: from PostgreSQL 17 on, it includes the right to VACUUM.
         rights = "SELECT, INSERT, UPDATE, DELETE"
         connection.execute(f"GRANT {rights} ON ALL TABLES IN SCHEMA {schema} TO keel_reclaimer".encode())
         connection.execute(b"SET ROLE keel_reclaimer")

@@ -1,4 +1,4 @@
-"""Hosts whose clocks differ by hours or by years: what lists and sweeps make of the times that they have stored."""
+"""Hosts whose clocks differ by hours or years: effects on lists and sweeps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _numbers = count()
 
 
 def put(saver: KeelSaver, thread: str, when: datetime | str, **metadata: Any) -> None:
-    """Put to a thread, by a host whose clock says this."""
+    """Store a checkpoint in a thread, by a host whose clock shows `when`."""
     latest = saver.get_tuple(at(thread))
     ts = when if isinstance(when, str) else when.isoformat()
     checkpoint: Any = checkpoint_of(f"{next(_numbers):08}", {"n": 1}, ts=ts)
@@ -37,7 +37,7 @@ def listed(saver: KeelSaver, **asked: Any) -> list[str]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[datetime], None]:
-    """Sets the clock of those who sweep."""
+    """Sets the clock of the process that sweeps."""
     return lambda now: monkeypatch.setattr(Session, "milliseconds", int(now.timestamp() * 1000))
 
 
@@ -50,7 +50,7 @@ def test_a_host_whose_clock_is_behind_has_no_thread_look_older(place: Place, clo
         assert listed(right) == listed(right, since=NOW) == ["t", "other"]
         assert {info.updated_at for info in behind.threads()} == {NOW.isoformat()}
         clock(NOW + timedelta(hours=2))
-        assert not right.retention.sweep(Retention(ttl=DAY)).threads  # what was put just now went
+        assert not right.retention.sweep(Retention(ttl=DAY)).threads  # the thread with the new write is kept
         assert not behind.retention.sweep(Retention(last=1, idle=DAY)).threads
         clock(NOW + 2 * DAY)
         assert behind.retention.sweep(Retention(ttl=DAY)).deleted == 2
@@ -67,13 +67,13 @@ def test_a_host_whose_clock_is_ahead_has_no_thread_live_for_ever(
         put(right, "old", NOW - 2 * DAY)
         clock(NOW)
         assert right.retention.sweep(ttl, dry_run=True).deleted == 1
-        assert [each.thread_id for each in right.retention.sweep(ttl).threads] == ["old"]  # and none of those at once
+        assert [each.thread_id for each in right.retention.sweep(ttl).threads] == ["old"]  # not the other two
         clock(NOW + 0.9 * DAY)
-        put(ahead, "u", when)  # it lives on
+        put(ahead, "u", when)  # it is in use again
         assert not ahead.retention.sweep(ttl).threads
         clock(NOW + 1.1 * DAY)
         assert [each.thread_id for each in asyncio.run(right.retention.asweep(ttl)).threads] == ["t"]
-        put(right, "u", NOW + 1.2 * DAY)  # by a clock that is right: that counts
+        put(right, "u", NOW + 1.2 * DAY)  # by a host whose clock is right, so its time counts
         clock(NOW + 2.1 * DAY)
         assert not right.retention.sweep(ttl).threads
         clock(NOW + 2.3 * DAY)
@@ -95,7 +95,7 @@ def test_an_idle_thread_of_a_host_whose_clock_is_ahead_is_pruned(
 
 
 def test_a_clock_that_goes_back_does_not_keep_what_it_has_noted(clock: Callable[[datetime], None]) -> None:
-    """A sweeper whose own clock was ahead has noted that it saw the thread then."""
+    """A sweeper whose clock was ahead has noted that it saw the thread then."""
     with MemorySaver() as saver:
         put(saver, "t", NOW + 10 * YEAR)
         for now, deleted in ((NOW + YEAR, 0), (NOW, 0), (NOW + 2 * DAY, 1)):
@@ -106,7 +106,7 @@ def test_a_clock_that_goes_back_does_not_keep_what_it_has_noted(clock: Callable[
 def test_many_threads_of_hosts_whose_clocks_differ(
     clock: Callable[[datetime], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that are in use are passed over, though a page of others comes first."""
+    """Threads in use are skipped, even if a page of other threads comes first."""
     monkeypatch.setattr(sweeps, "PAGE", 3)
     clock(NOW)
     with MemorySaver() as saver:

@@ -1,4 +1,4 @@
-"""What a policy chooses, as a pure function over the checkpoints of a thread."""
+"""The choice of a policy, a pure function over the checkpoints of a thread."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def moment(
     ns: str = "",
     **metadata: Any,
 ) -> NodeAndHeader:
-    """The checkpoint of this number, made so many hours after `START`."""
+    """Return checkpoint `number`, made `number` hours after `START`."""
     said = {"source": source, **({} if step is None else {"step": step}), **metadata}
     header = Header({"ts": (START + timedelta(hours=number)).isoformat()}, said, {})
     above = None if parent is None else str(parent)
@@ -47,12 +47,12 @@ def moment(
 
 
 def line(*sources: str, start: int = 0) -> list[NodeAndHeader]:
-    """Checkpoints that follow each other, of these sources."""
+    """Return consecutive checkpoints with these sources."""
     last = start + len(sources) - 1
     return [moment(n, n - 1 if n else None, n - 1, source, head=n == last) for n, source in enumerate(sources, start)]
 
 
-# Two runs; then a rewind to 3 (8 is its twin), from which another way leads to the head.
+# Two runs; then a rewind to 3 (8 is its twin), from which another branch leads to the head.
 CHAT = [
     *(moment(n, n - 1 if n else None, n - 1, "input" if n in (0, 4) else "loop") for n in range(8)),
     moment(8, 2, 2, "fork", keel_rewound_to="3"),
@@ -99,7 +99,7 @@ def test_runs_that_say_their_ids() -> None:
 
 
 def test_runs_of_which_only_the_end_is_stored() -> None:
-    """`durability="exit"`: no input, but the step that it took."""
+    """`durability="exit"` stores no input checkpoint, only the step number."""
     moments = [moment(n, n - 1 if n else None, 3 * n + 1, head=n == 3) for n in range(4)]
     assert numbers(Retention(per="run"), moments) == [0, 1, 2, 3]
     resumed = [moment(0, None, 1), moment(1, 0, 2, head=True)]
@@ -127,7 +127,7 @@ def test_what_is_certain_ends_where_a_parent_is_gone() -> None:
 
 
 def test_a_circle_of_parents_ends() -> None:
-    """No saver writes one, but stored bytes are untrusted."""
+    """No saver writes a cycle, but stored bytes are untrusted."""
     circle = [moment(0, 1, 0), moment(1, 0, 1, head=True, counters_since_delta_snapshot={"log": [1, 1]})]
     assert len(list(trunk(circle))) == 2
     assert set(find_steps_behind(circle, {1})) == {"0", "1"}
@@ -135,7 +135,7 @@ def test_a_circle_of_parents_ends() -> None:
 
 
 def test_nothing_is_looked_for_where_nothing_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of memories: neither where nothing is removed, nor where only heads stay."""
+    """No memories are read if nothing is removed, or if only heads stay."""
     monkeypatch.setattr(removal, "Memories", None)
     nodes = [node for node, _ in CHAT]
     read = Survey("t", Graph(nodes, {}, None), CHAT)
@@ -151,7 +151,7 @@ def test_what_does_not_say_when_it_was_made_counts_as_young() -> None:
 
 
 def test_what_was_put_after_a_young_one_is_young_whatever_its_clock_said() -> None:
-    """A host whose clock is late put the last but one: it went, though the thread was written to just before."""
+    """A host with a slow clock stored the last but one, which was once removed."""
     node, header = CHAT[9]
     late = Header({"ts": (START - timedelta(hours=9)).isoformat()}, header.metadata, {})
     assert numbers(Retention(within=2 * 3600), [*CHAT[:9], (node, late), CHAT[10]]) == [8, 9, 10]
@@ -167,7 +167,7 @@ CALL, NESTED = (f"{name}:{UUID(int=7)}" for name in ("call", "nested"))
 
 
 def called(number: int, ns: str, *, head: bool = True, **parents: str) -> NodeAndHeader:
-    """A subgraph's checkpoint; `root` and `call` say from which it was called."""
+    """A subgraph's checkpoint; `root` and `call` name the checkpoints that called it."""
     names = {"root": "", "call": CALL}
     return moment(number, None, ns=ns, head=head, parents={names[name]: said for name, said in parents.items()})
 
@@ -256,14 +256,14 @@ POLICIES = st.builds(
 @given(threads(), POLICIES, st.integers(0, 13))
 @settings(max_examples=examples(120), deadline=None)
 def test_choosing_again_chooses_the_same(moments: list[NodeAndHeader], policy: Retention, cut: int) -> None:
-    """After a prune that was carried out in part, the oldest first, and after one that was carried out."""
+    """After an interrupted prune (oldest first), and after a complete one."""
     heads = {node.stamp for node, _ in moments if node.is_head}
     kept = choose(policy, moments, NOW, ()) | heads
     plan_removal = [node.stamp for node, _ in moments if node.stamp not in kept]
     for gone in (plan_removal[:cut], plan_removal):
         left = [each for each in moments if each[0].stamp not in gone]
         assert kept - choose(policy, left, NOW, ()) <= heads
-    if not policy.last:  # the way to the head may be longer where a gap hides that it ended
+    if not policy.last:  # the path to the head may be longer if a gap hides its end
         assert choose(policy, left, NOW, ()) <= kept
 
 

@@ -25,7 +25,7 @@ def append(place: Place) -> None:
 
 
 def prune_until(place: Place, reading: int, writing: int) -> None:
-    """Prune, as hard as it can, until the other side of a pipe is closed."""
+    """Prune in a loop until the other end of a pipe is closed."""
     os.close(writing)
     with place.open() as saver:
         while not select([reading], [], [], 0)[0]:
@@ -65,10 +65,10 @@ def test_pruning_while_another_process_appends(place: Place) -> None:
 
 
 class Nowhere:
-    """A saver that keeps nothing."""
+    """A saver that stores nothing."""
 
     def put(self, *args: object) -> None:
-        """Forget it."""
+        """Discard it."""
 
     def put_writes(self, *args: object) -> None:
-        """Forget it."""
+        """Discard it."""

@@ -1,4 +1,4 @@
-"""Random threads and random policies on every backend: what is kept reads back as before, and nothing else is left."""
+"""Random threads and policies: kept checkpoints read as before, the rest is gone."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ POLICIES = st.builds(
 
 
 class History(Written):
-    """A thread that does what hypothesis says."""
+    """A thread whose actions hypothesis draws."""
 
     def act(self, action: str, number: int) -> None:
         roots = self.ids()
@@ -79,7 +79,7 @@ class History(Written):
             self._twin(action, at)
 
     def _twin(self, action: str, of: str) -> None:
-        """Rewind, or branch; twins hold nothing of their own but are named by the saver."""
+        """Rewind or fork; twins have no values of their own, and the saver names them."""
         before = set(self.all())
         if action == "rewind":
             self.saver.rewind(self.config(of))
@@ -111,7 +111,7 @@ def read_all(saver: KeelSaver) -> Survey:
 
 
 def remembered(saver: KeelSaver, read: Survey, name: str) -> Any:
-    """What the subgraph with a memory would go on from, if the root went back to a checkpoint."""
+    """The memory from which the subgraph would continue after a rewind of the root."""
     node = next(node for node, _ in read.seen if (node.address.checkpoint_ns, node.address.checkpoint_id) == ("", name))
     back = find_moves_back(read.graph, node, saver.engine.session.codec)
     if MEMORY in back:
@@ -127,7 +127,7 @@ def remembered(saver: KeelSaver, read: Survey, name: str) -> Any:
 
 
 def wanted(saver: KeelSaver, read: Survey, policy: Retention) -> set[str | None]:
-    """Which root checkpoints stay: by the pure functions, and by who asks, seen from outside."""
+    """Root checkpoints that must stay: chosen by the policy, or asking a question."""
     labels = {label.address for label in saver.labels.list("t")} if policy.labelled else set()
     stamps = choose(policy, read.seen, NOW, labels) | {node.stamp for node, _ in read.seen if node.is_head}
     ends = {node.address.checkpoint_id for node, _ in leaves(read.seen)} if policy.waiting else set()
@@ -196,29 +196,28 @@ def check(store: Any, actions: list[tuple[str, int]], policy: Retention, face: s
 
 
 def no_leak(store: Any, saver: KeelSaver, thread: Written, after: Mapping[Address, Any], left: Survey) -> None:
-    """Nothing stands in the store but what reading shows, and what the ancestors of delta channels need."""
+    """The store contains only readable values and those that delta channels need."""
     ghosts = {str(node.address.checkpoint_id) for node in left.graph.nodes if node.is_ghost}
     if any(address.checkpoint_ns == MEMORY for address in after):
-        thread.anchors = ghosts  # by them it is known what belongs to which moment
+        thread.anchors = ghosts  # they record which memory belongs to which moment
     assert ghosts <= thread.expected_ghosts(after)
     assert secrets_in(store.raw(), thread.said) <= thread.expected(after)
     assert saver.engine.run(saver.engine.session.store.remove_rows("t", live_runs(left.graph), left.graph)) == 0
 
 
 def as_a_copy(store: Any, saver: KeelSaver) -> None:
-    """What is stored of the thread is what a copy of it holds that was made now, and no row more.
+    """Assert that the thread is stored exactly as a new copy of it would be.
 
-    Compared are, as the store lists them: the entries in their order, ghosts too (ids, parents, headers, references),
-    their writes (tasks and bytes), and per channel the rows (numbers, counts of items, bytes: up to 32 elements of a
-    list share one); how much that is, as a dry run weighs it; and with how many rows there are at all. Files read a
-    stretch of a log as one row, so of them the rows are not counted. Cells are not compared, for copies have none of
-    them, nor what databases need besides.
+    Compared are the entries in order, with ghosts (ids, parents, headers, references); their writes (tasks and bytes);
+    the rows of each channel (numbers, counts of items, bytes: up to 32 elements of a list share one); their size as a
+    dry run measures it; and the total number of rows. Files read a stretch of a log as one row, so their rows are not
+    counted. Cells are not compared, because copies have none, nor the overhead of databases.
     """
     saver.copy_thread("t", "copy")
     held, copied = content(saver, "t"), content(saver, "copy")
     assert held == copied
     assert weight(saver, "t") == weight(saver, "copy")
-    # Entries stay, so this tells of all rows that the copy has, also of those that no entry shows.
+    # Entries stay, so this counts all rows of the copy, also rows that no entry shows.
     graph = saver.engine.run(saver.engine.session.store.read_graph("copy"))
     rows = saver.engine.run(saver.engine.session.store.remove_rows("copy", {}, graph))
     assert rows == len(held[1]) or isinstance(store, FilesUnderTest)
@@ -226,7 +225,7 @@ def as_a_copy(store: Any, saver: KeelSaver) -> None:
 
 
 def content(saver: KeelSaver, thread: str) -> tuple[list[Any], dict[Any, Any]]:
-    """The entries of a thread with their writes, and the rows that they show."""
+    """The entries of a thread with their writes, and their rows."""
     nodes = saver.engine.run(saver.engine.session.store.read_graph(thread)).nodes
     entries = [Entry(each.address, each.parent, each.stamp, each.header, each.refs, each.run_id) for each in nodes]
     found = saver.engine.run(saver.engine.session.store.read_values(entries))
@@ -246,7 +245,7 @@ def content(saver: KeelSaver, thread: str) -> tuple[list[Any], dict[Any, Any]]:
 
 
 def weight(saver: KeelSaver, thread: str) -> tuple[int, int]:
-    """The rows of a thread, and the bytes of all of it."""
+    """The number of rows of a thread, and the total bytes."""
     read = saver.engine.run(survey(saver.engine.session, thread))
     everything = Removal(gone={node.stamp for node in read.graph.nodes})
     return saver.engine.run(measure(saver.engine.session, read, everything))

@@ -1,4 +1,4 @@
-"""`prune` by a policy on every backend: what goes, what stays, what is told, and what a cut leaves."""
+"""`prune` by a policy on every backend: removals, the report, and interruptions."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_dry_run_tells_what_then_goes(saver: KeelSaver, stores: Any, backend: 
     left = stores[backend].raw()
     gone = secrets_in(raw, thread.said) - secrets_in(left, thread.said)
     assert 0 < dry.bytes < len(raw) - len(left)
-    assert len(gone) * len(secret(1)) < dry.bytes or backend == "files"  # which reads many items as one row
+    assert len(gone) * len(secret(1)) < dry.bytes or backend == "files"  # files read many items as one row
     assert dry.rows == done.rows or backend == "files"
 
 
@@ -159,7 +159,7 @@ def test_a_prune_takes_few_trips(saver: KeelSaver, backend: str) -> None:
     tapped.prune(["t"])
     assert counter.taken() <= 7  # holds, labels, graph, entries, graph, rows, tool calls
     tapped.prune(["t"], strategy=Retention(last=1, labelled=False))
-    assert counter.taken() <= 4  # holds, graph, rows that a cut may have left, tool calls
+    assert counter.taken() <= 4  # holds, graph, rows that an interrupted prune may have left, tool calls
 
 
 def test_times_count_from_now() -> None:

@@ -1,4 +1,4 @@
-"""`prune` and graphs: runs that go on meanwhile, steps that are taken again, tools that are called again."""
+"""`prune` with running graphs, with repeated steps and with repeated tool calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIG: Any = {"configurable": {"thread_id": "t"}}
 
 
 class Log(TypedDict, total=False):
-    """What was done."""
+    """The log of executed steps."""
 
     log: Annotated[list[str], operator.add]
 
@@ -38,7 +38,7 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]
 def test_a_subgraph_may_overtake_the_step_it_belongs_to(
     saver: KeelSaver, strategy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `durability="async"`; here the root's checkpoint is held back until the subgraph has put and was pruned."""
+    """With `durability="async"`; the root is stored after its subgraph was pruned."""
     has_put, is_pruned = Event(), Event()
     put = saver.put
 
@@ -105,7 +105,7 @@ def test_a_kept_moment_keeps_what_its_subgraphs_have_done(saver: KeelSaver) -> N
 
 @pytest.mark.parametrize("strategy", ["keep_latest", Retention(last=2)], ids=str)
 def test_a_tool_does_not_act_again_after_a_prune(saver: KeelSaver, strategy: Any) -> None:
-    """An equal call of a later turn is answered as long as the thread lives; a failed or expired one is forgotten."""
+    """Equal later calls are answered from the ledger, unless they failed or expired."""
     ran: list[str] = []
 
     def acting(name: str) -> Any:

@@ -113,7 +113,7 @@ def test_a_thread_that_becomes_active_is_not_deleted(saver: KeelSaver, stores: A
     Written(saver, "t").follow(2)
 
     class Late(Tap):
-        """Puts to the thread once it was listed."""
+        """Writes to the thread after it was listed."""
 
         def replied(self, request: Any, reply: Any) -> None:
             if isinstance(reply, (list, tuple)) and not done:
@@ -141,7 +141,7 @@ def test_what_is_put_while_a_sweep_deletes_stays(saver: KeelSaver, stores: Any, 
         left.append((report.deleted, thread.ids()))
     assert (report.deleted, counts(saver)) == (1, {})
     both = [name_of(0), name_of(1)]
-    if backend == "redis":  # a trip after the deletion itself, for what is shared: the put begins another life
+    if backend == "redis":  # one trip after the deletion removes shared data: the write starts a new epoch
         assert left.pop() == (1, both[1:])
     assert len(left) > 3
     assert left == [(0, both)] * len(left)
@@ -266,13 +266,13 @@ def test_nothing_is_written_before_all_is_checked(wrong: dict[str, Any], face: s
 
 @each_backend
 def test_a_prune_that_was_cut_off_is_finished_by_a_sweep(saver: KeelSaver, stores: Any, backend: str) -> None:
-    """Its entries went, and its rows did not: then the thread is as small as the policy wants it."""
+    """Its entries were removed and its rows were not; the sweep completes the prune."""
     thread = Written(saver)
-    thread.follow(5, counters_since_delta_snapshot={})  # no delta channel: so no ghost holds anything
+    thread.follow(5, counters_since_delta_snapshot={})  # no delta channel, so no ghosts
     fault = Fault(None)
     tapped = with_tap(saver, fault)
     rows = saver.prune(["t"], strategy=Retention(last=2), dry_run=True).threads[0].rows
-    fault.arm(4)  # holds, labels, graph and entries pass, and what is read again for the rows does not
+    fault.arm(4)  # holds, labels, graph and entries succeed, and the second read for the rows fails
     with pytest.raises(Injected):
         tapped.prune(["t"], strategy=Retention(last=2))
     assert counts(saver) == {"t": 2}
@@ -288,7 +288,7 @@ def test_a_prune_that_was_cut_off_is_finished_by_a_sweep(saver: KeelSaver, store
 
 
 def test_a_sweep_over_small_threads_is_cheap() -> None:
-    """A trip for each thread that was never pruned, two for one that was; and those that list them."""
+    """One trip per thread, two if it was ever pruned, and the trips that list threads."""
     with MemorySaver() as saver:
         for n in range(300):
             Written(saver, f"t{n}").follow(1)

@@ -1,4 +1,4 @@
-"""Upkeep by a thread of the saver: what it prunes and deletes by itself, and what it does when the store fails."""
+"""Upkeep by a thread of the saver: prunes, deletions and failures of the store."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 @pytest.fixture(params=[False, True], ids=["plain", "strict"])
 def written(place: Place, request: pytest.FixtureRequest) -> Iterator[tuple[KeelSaver, Callable[..., Written]]]:
-    """A saver that keeps two checkpoints, and what writes by it, or by the copy that LangGraph makes of it."""
+    """A saver that keeps two checkpoints, and a writer on it or on LangGraph's copy."""
     with place.open(keep_last=2, upkeep_every=0.05) as saver:
         clone = saver.with_allowlist([("a", "b")]) if request.param else saver
         yield saver, lambda name: Written(clone, name)
@@ -100,7 +100,7 @@ def test_upkeep_adds_no_trip_to_a_put() -> None:
         counter = Counter()
         thread = Written(with_tap(saver, counter))
         thread.put()
-        assert counter.taken() == 2  # and its writes
+        assert counter.taken() == 2  # the checkpoint and its writes
         assert upkeep_in(with_tap(saver, counter)) is upkeep_in(saver)
 
 
@@ -141,7 +141,7 @@ def test_options_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None
 
 
 class Failing(Tap):
-    """Raises an error at each request, as often as it is told to; counts the requests."""
+    """Raises an error at each of the first `times` requests; counts all requests."""
 
     def __init__(self, error: Exception, times: int = 10**6) -> None:
         self.error = error
@@ -156,12 +156,12 @@ class Failing(Tap):
 
 
 def upkeep_in(saver: KeelSaver) -> Any:
-    """What prunes by itself; tests reach into it, for it tells nobody what it does."""
+    """Return the upkeep thread, which has no public interface."""
     return saver.engine.session.hooks.find(UpkeepThread)
 
 
 def upkeep_with(saver: KeelSaver, tap: Tap) -> Any:
-    """The upkeep of a saver, which reaches the store through a tap from now on; its thread does nothing yet."""
+    """Return the upkeep of a saver, which uses a tap from now on; it is idle."""
     upkeep = upkeep_in(saver)
     upkeep.saver = with_tap(saver, tap)
     return upkeep
@@ -219,7 +219,7 @@ def test_a_server_that_is_away_is_asked_once_a_round(monkeypatch: pytest.MonkeyP
 
 def test_closing_gives_up_on_a_slow_store(monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(Tap):
-        """A store that takes its time."""
+        """A slow store."""
 
         def sending(self, request: Any) -> None:
             time.sleep(0.1)
@@ -255,7 +255,7 @@ def test_closing_does_not_wait_for_ever_for_a_prune_under_way(
     assert not upkeep.thread.is_alive()
 
 
-# -- beside stored policies ------------------------------------------------------------------------------------
+# -- next to stored policies -----------------------------------------------------------------------------------
 
 
 def test_a_stored_policy_counts_instead_of_the_savers_own() -> None:
@@ -286,7 +286,7 @@ def test_a_stored_policy_says_how_long_its_threads_live() -> None:
         assert set(counts(other)) == {"chat-1", "chat-live"}
 
 
-# -- where there can be none -----------------------------------------------------------------------------------
+# -- savers without upkeep -------------------------------------------------------------------------------------
 
 
 def test_a_replay_is_not_pruned_while_it_runs_and_names_its_owner(tmp_path: Any) -> None:
@@ -313,10 +313,10 @@ def test_a_saver_that_only_reads_has_no_upkeep(tmp_path: Any, wanted: dict[str, 
 
 
 def test_a_saver_with_an_async_client_only_has_no_upkeep() -> None:
-    """It would run in a thread, which has no loop: so it is refused when the saver is made, not logged every round."""
+    """The upkeep thread has no event loop, so the saver is refused when it is made."""
 
     class Pool:
-        """An async pool of psycopg, as far as a saver looks at one before it is used."""
+        """An async pool of psycopg, as far as a saver inspects it before its first use."""
 
         async def close(self) -> None:
             """Close it."""

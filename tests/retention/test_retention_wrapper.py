@@ -1,4 +1,4 @@
-"""Delta channels through a wrapper that knows the public contract of savers only, as that of LangGraph's API server."""
+"""Delta channels through a wrapper that uses only the public contract of savers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from langgraph_keel import KeelSaver, NotFound, Retention
 
 
 class Wrapper(BaseCheckpointSaver[Any]):
-    """Hands on what every saver must have; what delta channels need is found by the walk that it inherits."""
+    """Forwards the required methods; delta channels use the inherited walk."""
 
     def __init__(self, inner: KeelSaver) -> None:
         super().__init__(serde=inner.serde)

@@ -1,4 +1,4 @@
-"""Odd and wrong namespaces, keys, values and filters: the right answer or a named error, and nothing half stored."""
+"""Odd and wrong items: the right answer or a named error, and no partial writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.store.opened import Asked, opened
 from langgraph_keel import InvalidInput, MemorySaver
 
 ODD = ["%", "_", "\\", "*", "a", "A", "a%", "a_", "ab", "a\n", "ä", "\ud800", "x" * 10_000, "'; --", "0" * 32, "\x1f"]
-"""Labels that a store could take for a pattern, for each other, or for the beginning of each other."""
+"""Labels that a store could take for a pattern, another label or its prefix."""
 REFUSED = [("a.b",), ("a", ""), ("a", 1), ("a\0",), "abc", None, ("a", None)]
 DEEP: dict[str, Any] = {}
 for _ in range(150):
@@ -135,7 +135,7 @@ def test_json_is_read_back_as_it_was_put(
             read, (found,) = store.get(("a",), f"k{n}"), store.search(("a",), limit=1)
             assert read.value == found.value == value
             assert [*read.value] == [*value]
-            # A field that equals a text or a number finds it, and only it.
+            # A field that equals a text or a number is found by that value only.
             for field, each in [*value.items()][:5]:
                 if type(each) in (str, int) and field != "$eq":
                     assert [item.key for item in store.search(("a",), filter={field: each})] == [f"k{n}"]

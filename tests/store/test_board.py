@@ -1,4 +1,4 @@
-"""The board: an update loses nothing, a lock has one holder whose late writes are refused, a watch misses nothing."""
+"""The board: no lost updates, one holder per lock, no missed changes in a watch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def board(saver: KeelSaver) -> KeelStore:
 
 
 class Clock:
-    """A clock of the test's."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -61,14 +61,14 @@ class Clock:
 
 
 def store_of(saver: KeelSaver) -> tuple[KeelStore, Clock]:
-    """Return a store as that of another process, which measures leases by a clock of its own."""
+    """Return a store that acts as another process, with its own clock for leases."""
     board, clock = saver.store(), Clock()
-    board._locks.timer = clock  # private: the time that passes is the test's
+    board._locks.timer = clock  # private: the test sets the time
     return board, clock
 
 
 def call(face: str, it: Any, name: str, *args: Any) -> Any:
-    """Call an operation by one of its faces."""
+    """Call an operation by its sync or async method."""
     if face == "sync":
         return getattr(it, name)(*args)
     return asyncio.run(getattr(it, f"a{name}")(*args))
@@ -102,7 +102,7 @@ def test_update_creates_changes_and_deletes(place: Place, face: str) -> None:
         assert (found.value, found.created_at) == ({"n": 2}, created.created_at)
         assert found.updated_at > created.updated_at
         assert seen == [None, {"n": 1}]
-        board.put(NS, "x", {"n": 7})  # with the version that the update has left
+        board.put(NS, "x", {"n": 7})  # with the version that the update stored
         assert call(face, board, "update", NS, "x", lambda _: None) is None
         assert board.get(NS, "x") is None
 
@@ -226,7 +226,7 @@ def test_a_waiting_process_gets_the_lock_when_it_is_released(saver: KeelSaver, b
 
 
 def taken_over(other: KeelStore, clock: Clock, ttl: float = 30.0) -> Any:
-    """Take a lock over whose holder is seen to renew nothing for its time to live."""
+    """Take over a lock whose holder has not renewed it for its time to live."""
     with pytest.raises(LockTaken), other.lock("desk", timeout=0):
         pass
     clock.now += ttl - 1
@@ -238,7 +238,7 @@ def taken_over(other: KeelStore, clock: Clock, ttl: float = 30.0) -> Any:
 
 @each_face
 def test_an_item_refuses_a_fence_that_is_too_low(place: Place, face: str) -> None:
-    """The first holder does not know that time has passed: nothing but the item itself can refuse it."""
+    """The first holder does not know that time has passed; only the item refuses it."""
     with place.open() as saver, place.open() as another:
         (board, _), (other, clock) = store_of(saver), store_of(another)
         with board.lock("desk") as late:
@@ -280,15 +280,15 @@ def test_a_holder_that_was_stopped_asks_before_it_writes(saver: KeelSaver, caplo
     (board, time), (other, clock) = store_of(saver), store_of(saver)
     with board.lock("desk") as late:
         time.now += 31
-        late.put(NS, "x", {"by": "late"})  # no process has taken the lock, and it is renewed
+        late.put(NS, "x", {"by": "late"})  # no process has taken the lock, so it is renewed
         with taken_over(other, clock):
-            late.put(NS, "x", {"by": "late again"})  # it cannot know: its renewal is not old
+            late.put(NS, "x", {"by": "late again"})  # it cannot know: its last renewal is recent
             time.now += 31
             with pytest.raises(LockLost, match="fence 1"):
                 late.put(NS, "x", {"by": "too late"})
     assert value_of(board) == {"by": "late again"}
     assert "fence 1, but another holder had taken it" in caplog.text
-    with other.lock("desk", timeout=0) as lock:  # the late release has released nothing
+    with other.lock("desk", timeout=0) as lock:  # the late release had no effect
         assert lock.fence == 3
 
 
@@ -297,7 +297,7 @@ def test_an_item_keeps_a_fence_for_each_lock(saver: KeelSaver) -> None:
     with board.lock("desk") as late:
         with taken_over(other, clock) as lock:
             lock.put(NS, "x", {"by": "other"})
-        with other.lock("chair") as lock:  # of which the fence is lower
+        with other.lock("chair") as lock:  # whose fence is lower
             lock.put(NS, "x", {"by": "chair"})
         with pytest.raises(LockLost):
             late.put(NS, "x", {"by": "late"})
@@ -324,11 +324,11 @@ def test_the_lock_of_a_dead_process_is_free_at_once(place: Place) -> None:
 
 
 def test_a_forked_process_renews_its_own_locks(place: Place) -> None:
-    """It has no thread of its parent, which has renewed locks with the same time to live."""
+    """The child lacks the parent's thread, which renewed locks with the same TTL."""
 
     def renew() -> None:
         with place.open() as saver:
-            parents._saver = saver  # private: a saver is not used in two processes, and a store has no other way
+            parents._saver = saver  # private: a saver must not be used in two processes; there is no other way
             other = saver.store().lock("child", timeout=1.0)
             with parents.lock("child", ttl=0.3), pytest.raises(LockTaken), other:
                 pass
@@ -342,7 +342,7 @@ def test_a_forked_process_renews_its_own_locks(place: Place) -> None:
 def test_a_store_that_is_away_leaves_the_lock_to_its_time_to_live(
     saver: KeelSaver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the block did is done, so its end raises nothing."""
+    """The work of the block is done, so its end raises no error."""
     away: list[bool] = []
 
     class Driver:
@@ -363,7 +363,7 @@ def test_a_store_that_is_away_leaves_the_lock_to_its_time_to_live(
 
 @pytest.mark.parametrize("place", ["sqlite", "files"], indirect=True)
 async def test_nothing_of_the_board_blocks_the_loop(place: Place) -> None:
-    """See the fixture of `tests/conftest.py` that watches asynchronous tests."""
+    """A fixture in `tests/conftest.py` watches asynchronous tests for blocking calls."""
     saver = await asyncio.to_thread(place.open)
     board = saver.store()
     async with board.alock("desk") as lock:
@@ -422,7 +422,7 @@ def test_tenants_have_locks_of_their_own(saver: KeelSaver) -> None:
 
 
 def test_a_copy_of_the_store_has_the_fences(saver: KeelSaver) -> None:
-    """Else the items would refuse all locks there, whose fences began again."""
+    """Otherwise the items would refuse all locks there, whose fences start again."""
     board = saver.store()
     for _ in range(3):
         with board.lock("desk") as lock:
@@ -444,7 +444,7 @@ def test_errors_travel_between_processes() -> None:
 
 
 def look(board: KeelStore, since: str | None = None, namespace: Any = NS, face: str = "sync") -> tuple[list[Any], str]:
-    """Look once; return what was seen, and the cursor."""
+    """Poll once; return the changes and the cursor."""
     feed = board.watch(namespace, since, timeout=0)
 
     async def every() -> list[ItemChange]:
@@ -469,12 +469,12 @@ def test_a_watch_tells_changes_and_deletions(place: Place, face: str) -> None:
         assert seen(changes) == [("a", 0), ("b", 1), ("c", 2), ("below", "it", "d", 3)]
         assert changes[0] == ItemChange(NS, "a", {"n": 0})
         assert look(board, cursor, face=face) == ([], cursor)
-        for number in (4, 5):  # the last change is seen
+        for number in (4, 5):  # only the last change is reported
             board.put(NS, "a", {"n": number})
         board.delete(NS, "b")
         board.delete((*NS, "below", "it"), "d")
         board.put(NS, "e", {"n": 6})
-        board.delete(NS, "e")  # never seen
+        board.delete(NS, "e")  # never reported
         changes, cursor = look(board, cursor, face=face)
         assert seen(changes[:1]) == [("a", 5)]
         assert sorted(seen(changes[1:])) == [("b", None), ("below", "it", "d", None)]
@@ -484,7 +484,7 @@ def test_a_watch_tells_changes_and_deletions(place: Place, face: str) -> None:
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 def test_a_watch_is_of_all_below_a_namespace_and_nothing_else(depth: int) -> None:
-    """Also in a store that narrows nothing: one that may hold plain text."""
+    """Also in a store without narrowing, because it may contain plain text."""
     place, keys = ("a", "b", "c", "d"), Keyring(KEY, migrate=True)
     for bare in (MemorySaver(), MemorySaver(encryption=keys)):
         saver, trips = counting(bare)
@@ -499,7 +499,7 @@ def test_a_watch_is_of_all_below_a_namespace_and_nothing_else(depth: int) -> Non
         trips()
         board.search(place[:depth], limit=100)
         one = trips()
-        assert ([*feed], trips()) == ([], one)  # items elsewhere are read once
+        assert ([*feed], trips()) == ([], one)  # items in other namespaces are read once
         assert look(board, feed.cursor, place[:depth])[0] == []
         bare.close()
 
@@ -559,7 +559,7 @@ def test_arguments_of_a_watch_are_checked(board: KeelStore) -> None:
 
 
 def counting(saver: KeelSaver) -> tuple[KeelSaver, Callable[[], int]]:
-    """Return a saver, and what says how many requests it has sent since the last call."""
+    """Return a saver, and a function that counts its requests since the last call."""
     requests: list[Any] = []
 
     class Driver:
@@ -588,7 +588,7 @@ def test_round_trips(place: Place) -> None:
             lock.put(NS, "x", {"n": 2})
             assert count() == 2
         assert count() == 1
-        # Of a prefix of one label, Redis lists the cells in pages.
+        # With a prefix of one label, Redis lists the cells in pages.
         changes, cursor = look(board)
         assert (len(changes), count()) == (1, 2)
         assert (look(board, cursor), count()) == (([], cursor), 1)

@@ -1,4 +1,4 @@
-"""The board between processes: no update is lost, a late holder of a lock is refused, followers see everything."""
+"""The board between processes: no lost updates, late writes or missed changes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_holder_that_is_stopped_past_its_lease_is_refused(place: Place) -> Non
                 with board.lock("desk", ttl=TTL, timeout=LIMIT) as lock:
                     assert lock.fence > fence
                     lock.put(BOARD, "x", {"ours": number})
-                    if number % 3 == 0:  # while the other one has the lock, or later
+                    if number % 3 == 0:  # while the other process has the lock, or later
                         go_on(child, ours, fence)
                 if number % 3:
                     go_on(child, ours, fence)
@@ -70,7 +70,7 @@ def test_a_holder_that_is_stopped_past_its_lease_is_refused(place: Place) -> Non
 
 
 def go_on(child: int, ours: Any, fence: int) -> None:
-    """Let the holder continue, and see that its write is refused."""
+    """Let the holder continue, and check that its write is refused."""
     os.kill(child, signal.SIGCONT)
     ours.send("go on")
     assert ours.poll(LIMIT)
@@ -99,8 +99,8 @@ def test_followers_that_are_killed_see_the_last_value_and_each_deletion(place: P
             begin(number)
         for kill in range(kills):
             child, ready = following[kill % 4]
-            assert ready.wait(LIMIT)  # it has seen something in this life
-            stop.wait(random.random() / 20)  # at whatever it is
+            assert ready.wait(LIMIT)  # it has reported a change in this life
+            stop.wait(random.random() / 20)  # kill it at a random moment
             os.kill(child, signal.SIGKILL)
             assert exit_code(child) == -signal.SIGKILL
             begin(kill % 4)

@@ -1,4 +1,4 @@
-"""Stores of a Keel that had no ranked cells are carried over when they are opened, or refused by name."""
+"""Stores without ranked cells are upgraded when opened, or refused by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STRIPPED = {
 
 
 def change(place: Place, statements: str) -> None:
-    """Change the tables behind Keel's back."""
+    """Change the tables without Keel."""
     if place.kind == "postgres":
         with psycopg.connect(place.url, autocommit=True) as connection:
             connection.execute(statements.encode())
@@ -33,7 +33,7 @@ def change(place: Place, statements: str) -> None:
 
 @pytest.fixture
 def earlier(place: Place) -> Place:
-    """A store with a checkpoint and a cell, and the tables of before."""
+    """A store with a checkpoint and a cell, and the earlier tables."""
     with place.open() as saver:
         saver.labels.set(put(saver, "t", 1), "first")
     change(place, STRIPPED[place.kind])

@@ -1,4 +1,4 @@
-"""Channels that are never stored: a graph runs as without that, and no byte of them is in the store."""
+"""Channels that are never stored: graphs run as usual, and none is in the store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECRET = "zq4111-1111-1111"
 
 @pytest.fixture(autouse=True)
 def _no_compression(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compressed cannot be searched."""
+    """Store values uncompressed, so that a search finds them."""
     monkeypatch.setattr("langgraph_keel.engine.encoding.bodies.WORTHWHILE", 1 << 40)
     monkeypatch.setattr("langgraph_keel.engine.encoding.bodies.SMALL", 0)
 
@@ -53,7 +53,7 @@ def ask(state: State) -> State:
 
 
 def graph(saver: Any) -> Any:
-    """Two steps, a subgraph, two tasks that a `Send` starts with all of the state, and a question."""
+    """Two steps, a subgraph, two tasks that `Send` starts, and a question."""
     inner = StateGraph(State).add_node("in", see("in")).add_edge(START, "in").compile()
     builder = StateGraph(State)
     builder.add_node("first", see("first"))
@@ -102,7 +102,7 @@ async def test_a_run_sees_the_channel_and_the_store_does_not(
         again = await run(face, agent, {"asks": False}, thread, durability=durability)
         assert again["seen"] == [*SEEN, "first 0", "second 1", "in 1", "sent 1", "sent 1", "ask 3"]
         assert await to_thread(graph(plain).invoke, given, config("plain")) == ended
-        assert SECRET.encode() in await to_thread(store.raw)  # what is searched for can be found
+        assert SECRET.encode() in await to_thread(store.raw)  # the search works
 
 
 @each_backend
@@ -119,20 +119,20 @@ async def test_an_answer_comes_when_the_channel_is_gone(store: Any, backend: str
 
 
 class Told(Hook):
-    """Tells when the writes of a task that has ended are stored."""
+    """Signals when the writes of a finished task are stored."""
 
     def __init__(self) -> None:
         self.stored = Event()
 
     def after_writes(self, session: Session, writes: Writes) -> None:
-        """Tell it."""
+        """Set the event."""
         if any(channel == "seen" for channel, _ in writes.writes):
             self.stored.set()
 
 
 @each_backend
 def test_a_task_that_has_ended_is_not_run_again_after_a_crash(store: Any, backend: str) -> None:
-    """The pitfall on the page: what it wrote to the channel is lost, and its other writes are not."""
+    """The pitfall on the page: its writes to the channel are lost, the others are not."""
     ran, told = list[str](), Told()
 
     def good(state: State) -> State:
@@ -171,7 +171,7 @@ def test_a_task_that_wrote_nothing_else_counts_as_done() -> None:
         found = saver.get_tuple(place)
         assert found is not None
         assert found.checkpoint["channel_values"] == {"n": 2}
-        assert checkpoint["channel_values"] == {"scratch": 1, "n": 2}  # the run's own is as it was
+        assert checkpoint["channel_values"] == {"scratch": 1, "n": 2}  # the run's own checkpoint is unchanged
         assert found.pending_writes == [("task", NO_WRITES, None)]
 
 

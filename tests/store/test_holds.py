@@ -1,4 +1,4 @@
-"""A person on hold: nothing of theirs is removed until the hold is released, and the audit trail shows both."""
+"""Data of a person on hold is not removed until the release; both are audited."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def runs_of(saver: Any) -> list[str]:
 
 
 def prepare(saver: Any) -> None:
-    """Ann and Bob have threads and items, one of each together, and a run that is named."""
+    """Store threads and items of Ann and Bob, with one of each in common."""
     for thread, owner in (("of ann", "ann"), ("of bob", "bob"), ("joint", "ann"), ("joint", "bob"), ("joint", "bob")):
         say(saver, thread, owner)
     notes = saver.store()
@@ -174,8 +174,8 @@ def test_holds_have_reasons_of_their_own(tmp_path: Path, hidden: bool) -> None:
     [
         ("", {"reason": CASE, "by": BOSS}, "user_id must be"),
         (True, {"reason": CASE, "by": BOSS}, "user_id must be"),
-        ("ann", {"reason": " ", "by": BOSS}, "reason= must say"),
-        ("ann", {"reason": None, "by": BOSS}, "reason= must say"),
+        ("ann", {"reason": " ", "by": BOSS}, "reason= must state"),
+        ("ann", {"reason": None, "by": BOSS}, "reason= must state"),
         ("ann", {"reason": CASE, "by": ""}, "by must name"),
         ("ann", {"reason": CASE, "by": None}, "by must name"),
         ("ann", {"reason": CASE, "by": "keel:x"}, "by must name"),

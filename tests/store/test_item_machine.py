@@ -1,4 +1,4 @@
-"""Random histories of two stores on one place, beside a model."""
+"""Random histories of two stores on one place, compared with a model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FILTERS = st.dictionaries(
     max_size=2,
 )
 MINUTES = st.sampled_from([None, 0.5, 0.5, 1, 10])
-"""Times to live."""
+"""Times to live, in minutes."""
 BOUNDS = st.sampled_from([0, 1, 2, 3, 10])
 GETS = st.builds(GetOp, NAMESPACES, KEYS, st.booleans())
 SEARCHES = st.builds(SearchOp, PREFIXES, FILTERS, BOUNDS, BOUNDS, st.none(), st.booleans())
@@ -44,7 +44,7 @@ SKEW = 2_000_000
 
 
 class ItemMachine(RuleBasedStateMachine):
-    """Two stores, of two savers, whose clocks differ; either may know the version of an item, or not."""
+    """Two stores of two savers with different clocks, with or without cached versions."""
 
     place: Any
     face = "sync"
@@ -83,19 +83,19 @@ class ItemMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), nth=st.integers(0, 20), value=VALUES | st.none(), minutes=MINUTES)
     def change(self, which: int, nth: int, value: dict[str, Any] | None, minutes: float | None) -> None:
-        """Put or remove an item that is there."""
+        """Put or remove an existing item."""
         for place in sorted(self.model.items)[nth : nth + 1]:
             self.do(which, [PutOp(*place, value, None, None if value is None else minutes)])
 
     @rule(which=st.integers(0, 1), nth=st.integers(0, 5), seconds=st.sampled_from([0, 20]))
     def read(self, which: int, nth: int, seconds: int) -> None:
-        """Read items that are there, perhaps later; those that expire are renewed."""
+        """Read existing items, perhaps later; reads renew items that expire."""
         self.wait(seconds)
         self.do(which, [GetOp(*place) for place in sorted(self.model.items)[nth::4]])
 
     @rule(which=st.integers(0, 1))
     def begin_cold(self, which: int) -> None:
-        """A process begins: it knows no version."""
+        """Start a process, which knows no version."""
         self.stores[which] = Asked(self.savers[which].store(), self.face)
 
     @rule(seconds=st.sampled_from([1, 20, 20, 31, 61]))

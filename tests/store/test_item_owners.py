@@ -1,4 +1,4 @@
-"""Whose an item is, and what an erasure removes: the items of a person, their threads, or both."""
+"""Owners of items, and erasures of a person's items, threads or both."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ITEMS = Shelf(None, "items")
 
 @pytest.fixture(autouse=True)
 def _no_compression(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compressed cannot be searched."""
+    """Store values uncompressed, so that a search finds them."""
     monkeypatch.setattr("langgraph_keel.engine.encoding.bodies.WORTHWHILE", 1 << 40)
     monkeypatch.setattr("langgraph_keel.engine.encoding.bodies.SMALL", 0)
 
 
 @pytest.fixture(params=[*BACKENDS, *(f"sealed-{name}" for name in BACKENDS if name != "memory")])
 def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """A saver on an empty store of its own, on each backend; and encrypted, with hidden names."""
+    """A saver on an empty store, on each backend; and encrypted, with hidden names."""
     sealed, _, name = request.param.rpartition("-")
     needing(name, request)
     options: dict[str, Any] = {}
@@ -52,7 +52,7 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 
 def graph(saver: Any, face: str, said: str, noted: str, **put: Any) -> Any:
-    """Says something in the thread, and notes something in the store."""
+    """A graph that stores a message in the thread and an item in the store."""
 
     def remember(state: MessagesState, *, store: BaseStore) -> Any:
         store.put(("notes",), noted, {"text": noted}, **put)
@@ -86,7 +86,7 @@ def held(saver: Any) -> tuple[dict[str, Any], list[Any]]:
 
 
 async def live(saver: Any, face: str, name: str, said: str, noted: str) -> None:
-    """Have a person chat; their items are theirs by their run, by their namespace, and by `owner=`."""
+    """Chat as a person who owns items by run, by namespace and by `owner=`."""
     await run(face, graph(saver, face, said, f"{noted}-run"), said, config(f"{name}-chat", name))
     store = saver.store()
     await to_thread(store.put, ("memories", name, "deep", "er"), f"{noted}-label", {"text": f"{noted} {name}"})
@@ -98,7 +98,7 @@ def is_sealed(saver: Any) -> bool:
 
 
 def found(saver: Any, mark: str) -> bool:
-    """Whether a text stands in the store; samples of rows that are gone, which PostgreSQL's planner takes, apart."""
+    """Whether a text is in the store, except in PostgreSQL's planner statistics."""
     return any("pg_statistic" not in where for where in places(saver, mark))
 
 
@@ -179,12 +179,12 @@ def test_a_put_takes_the_trips_that_it_took_and_an_erasure_one_for_1000_items(st
         assert counter.count == 2
         counter.count = 0
         with_tap(saver, counter).retention.erase("ann", what="data", dry_run=True)
-        assert counter.count == 3  # are values kept elsewhere, who is on hold, and the items
+        assert counter.count == 3  # values kept elsewhere, persons on hold, and the items
 
 
 @each_backend
 def test_items_that_are_written_meanwhile_go_too(store: Any, backend: str) -> None:
-    """An item that was found is put again: the compare-and-set spares it, and the next round finds it."""
+    """A found item changes: its compare-and-set fails, and the next round removes it."""
     with store.open() as saver, store.open() as other:
         saver.store().put(("ann",), "a", {"n": 1})
         late = [1]
@@ -239,4 +239,4 @@ def test_the_command_erases_items(tmp_path: Path) -> None:
     said = keel_json("erase", "--user", "ann", "--what", "data", "--yes", "--url", url)
     assert (said["what"], said["items"], said["complete"]) == ("data", 1, True)
     told = keel("erase", "--user", "ann", "--what", "data", "--yes", "--url", url).stdout
-    assert "Erased: 0 items of the store\nThreads were not looked at, no item names this person\n" in told
+    assert "Erased: 0 items of the store\nThreads were not searched, no item names this person\n" in told

@@ -1,4 +1,4 @@
-"""Threads and processes put items at the same time: nothing is lost, and each version is told from the others."""
+"""Concurrent item writes by threads and processes: none lost, distinct versions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SHARED = ("board", "all")
 
 
 def write(store: Any, writer: int) -> None:
-    """Put keys of one's own, one by one and in batches, and a key of all."""
+    """Write the writer's own keys, singly and in batches, and a shared key."""
     for n in range(ITEMS):
         store.put(("board", str(writer)), f"k{n}", {"n": n})
         store.put(SHARED, "k", {"writer": writer, "n": n})
-        # In an order of its own: two transactions must not wait for each other.
+        # In opposite orders: two transactions must not wait for each other.
         keys = [f"b{m}" for m in range(6)]
         store.batch([PutOp(SHARED, key, {"writer": writer}) for key in (keys if writer % 2 else keys[::-1])])
 
@@ -45,7 +45,7 @@ def check_written(store: KeelStore, created: Any) -> None:
 
 
 def watch(store: KeelStore, stopped: Event) -> dict[Any, Any]:
-    """Return each version of the key of all that was seen, by its time; no time is that of two versions."""
+    """Return each observed version of the shared key by its time, which is unique."""
     versions: dict[Any, Any] = {}
     while not stopped.is_set():
         item = store.get(SHARED, "k")
@@ -63,7 +63,7 @@ def test_threads(backend: str, face: str, tmp_path: Path, request: pytest.Fixtur
         first, barrier, stopped = place.open().store(), Barrier(WRITERS), Event()
         first.put(SHARED, "k", {"writer": None, "n": -1})
         created = first.get(SHARED, "k").created_at
-        # Two of them share a store, and with it what it knows of versions.
+        # Two of them share a store, and its cache of versions.
         stores = [place.open().store() for _ in range(WRITERS - 1)]
         stores.append(stores[0])
 

@@ -1,4 +1,4 @@
-"""Namespaces and tenants: nobody sees the items of another, whatever their names, with keys and without."""
+"""Namespaces and tenants: a tenant's items are invisible to all other tenants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEALS: dict[str, dict[str, Any]] = {
     "nameless": {"encryption": Keyring(KEY, hide_names=True)},
 }
 TENANTS = ["", "a", "ab", "a.b", "a@b", "A", "0" * 32, "f" * 64]
-"""One is the beginning of another, and those of 32 and 64 look like blocks of a key."""
+"""Some are prefixes of others; the long ones look like parts of a key."""
 LABELS = st.sampled_from(["a", "ab", "%", "_", "secret-label", "0" * 32])
 NAMESPACES = st.lists(LABELS, min_size=1, max_size=4).map(tuple)
 VALUES = st.fixed_dictionaries({"n": st.integers(0, 2), "text": st.sampled_from(["secret-text", "other"])})
@@ -50,7 +50,7 @@ def test_each_tenant_has_items_of_its_own(
 
             def ask(tenant: str, ops: list[Op], *, is_cold: bool) -> None:
                 clock.now += 1_000
-                # A process of its own each time, or one that remembers.
+                # With a new process each time, or one with a cache.
                 store = stores[tenant]
                 if is_cold:
                     store = Asked(savers[tenant].store(), face)

@@ -1,4 +1,4 @@
-"""How many round trips operations on items take."""
+"""Round trips of operations on items."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_each_operation_takes_one_trip_or_two(
         counter, clock = Counter(), Clock()
         saver = with_tap(with_clock(place.open(), clock), counter)
         warm, cold = Asked(saver.store(), face), Asked(saver.store(), face)
-        warm.get(PLACE, "first")  # the first request looks at the store itself
+        warm.get(PLACE, "first")  # the first request checks the store itself
         counter.taken()
 
         def trips(*ops: GetOp | PutOp | SearchOp, by: Asked = warm) -> int:
@@ -31,11 +31,11 @@ def test_each_operation_takes_one_trip_or_two(
             return counter.taken()
 
         puts = [PutOp(PLACE, f"k{n}", {"n": n, "even": n % 2 == 0}) for n in range(100)]
-        assert trips(PutOp(PLACE, "k", {"a": 1})) == 1  # new
+        assert trips(PutOp(PLACE, "k", {"a": 1})) == 1  # a new item
         assert trips(PutOp(PLACE, "k", {"a": 2})) == 1  # its version is known
         assert trips(PutOp(PLACE, "k", {"a": 3}), by=cold) == 2
         assert trips(PutOp(PLACE, "k", {"a": 4}), by=cold) == 1
-        assert trips(PutOp(PLACE, "k", {"a": 5})) == 2  # another has changed it
+        assert trips(PutOp(PLACE, "k", {"a": 5})) == 2  # another store has changed it
         assert trips(*puts) == 1
         assert trips(*puts) == 1
         assert trips(*puts, by=cold) == 2
@@ -46,14 +46,14 @@ def test_each_operation_takes_one_trip_or_two(
         assert trips(SearchOp(PLACE, limit=50, offset=20)) == 1
         assert trips(SearchOp(PLACE, {"even": True}, limit=10)) == 1
         assert trips(SearchOp(("memories",), {"n": 7}, limit=10)) == 1
-        assert trips(*puts[:9], GetOp(PLACE, "k1"), SearchOp(PLACE), by=warm) == 3  # the search tells their versions
+        assert trips(*puts[:9], GetOp(PLACE, "k1"), SearchOp(PLACE), by=warm) == 3  # the search returns their versions
         assert trips(PutOp(PLACE, "k1", None)) == 1
         warm.list_namespaces()
-        assert counter.taken() <= 2  # one more where a namespace is seen first
+        assert counter.taken() <= 2  # one more for a namespace that is new to it
         warm.list_namespaces()
         assert counter.taken() == 1
 
-        # A read writes only if a tenth of the time to live is over.
+        # A read writes only if a tenth of the time to live has passed.
         assert trips(PutOp(PLACE, "k", {"a": 1}, None, 10)) == 1
         assert trips(GetOp(PLACE, "k")) == 1
         clock.now += 61_000_000

@@ -1,4 +1,4 @@
-"""`keel store`: what it prints, how it ends, and what it never overwrites."""
+"""`keel store`: its output, its exit codes, and versions that are not overwritten."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def items_of(url: str) -> dict[tuple[str, ...], Any]:
         return {(*each.namespace, each.key): each for each in saver.store().search((), limit=1000)}
 
 
-# -- the namespace as a word ------------------------------------------------------------------------------------------
+# -- namespaces as words ----------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.text("a/%2F5fé\n", min_size=1), min_size=1))
@@ -69,7 +69,7 @@ def test_words_of_namespaces() -> None:
             namespace_of(wrong)
 
 
-# -- looking ----------------------------------------------------------------------------------------------------------
+# -- reading ----------------------------------------------------------------------------------------------------------
 
 
 def test_ls_lists_namespaces_and_the_last_changed_first(store: tuple[str, str]) -> None:
@@ -328,7 +328,7 @@ def test_no_directory_no_import(store: tuple[str, str], tmp_path: Path) -> None:
     assert "cannot be read" in keel("store", "import", str(tmp_path / "none"), *store, status=2).stderr
 
 
-# -- the commands beside it -------------------------------------------------------------------------------------------
+# -- other commands ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("place", ["redis"], indirect=True)

@@ -1,4 +1,4 @@
-"""The memory tools of langmem upon a store."""
+"""The memory tools of langmem on a store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.savers import each_backend, each_face
 from support.store.opened import opened
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it names things of LangGraph by their old places
+    warnings.simplefilter("ignore")  # it uses old import paths of LangGraph
     langmem: Any = import_module("langmem")
 
 

@@ -1,4 +1,4 @@
-"""Items found by meaning: exact under any filter, embedded once, never by an old text, and refused by another index."""
+"""Semantic search for items: exact with any filter, and never by an old text."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_an_item_is_never_found_by_its_old_text(saver: KeelSaver, face: str) -> 
     other.put("k3", "something else", n=3)
     other.call("delete", ("a", "b"), "k4")
     other.put("new", "text 4", n=3)
-    for each in (shelf, other, Shelf(saver, face)):  # one that knows the old vectors, one that wrote, and a cold one
+    for each in (shelf, other, Shelf(saver, face)):  # one with old vectors, the writer, and one with an empty cache
         for wanted in (None, {"n": 3}):
             best = each.search("text 3", filter=wanted, limit=3)
             assert max(item.score for item in best) < 0.9
@@ -176,7 +176,7 @@ def test_expired_items_and_those_of_other_tenants_are_not_found(memory: MemorySa
     assert ours.keys("text") == ["k"]
 
 
-# -- what is read and kept ---------------------------------------------------------------------------------------------
+# -- requests and caches -----------------------------------------------------------------------------------------------
 
 
 @each_face
@@ -184,7 +184,7 @@ def test_round_trips_and_calls_of_the_model_are_counted(memory: MemorySaver, fac
     counter = Counter()
     shelf = Shelf(with_tap(memory, counter), face)
     shelf.put("a", "one")
-    assert counter.taken() == 3  # is there another index; this is it; the item
+    assert counter.taken() == 3  # a check for another index; this index; the item
     shelf.put("b", "two")
     assert counter.taken() == 1
     shelf.call("batch", [PutOp(("a", "b"), f"k{n}", {"text": f"text {n % 10}"}) for n in range(100)])
@@ -207,7 +207,7 @@ def test_a_text_that_did_not_change_is_not_embedded_again(memory: MemorySaver) -
     counter.taken()
     later.put("a", "one", n=2)
     assert later.embed.calls == []
-    assert counter.taken() == 3  # the index; what is there; the new version
+    assert counter.taken() == 3  # the index; the earlier version; the new version
     later.put("a", "one", n=3)
     assert (later.embed.calls, counter.taken()) == ([], 1)
     later.put("a", "three", n=3)
@@ -248,7 +248,7 @@ def test_a_cache_keeps_what_a_search_needs_and_frees_what_is_old() -> None:
     missing, _ = cache.rank({**{f"a{n}": "1" for n in range(10)}, "b": "1", "c": "1"}, {}, unit, 1)
     assert missing == ["a0", "a1", "a2"]
     assert cache.rank({"b": "2"}, {}, unit, 1)[0] == ["b"]
-    for n in range(50):  # the rows of old versions are used again
+    for n in range(50):  # the rows of old versions are reused
         cache.add({"b": (str(n), row)}, {"b": str(n)})
         assert cache.rank({"b": str(n), "c": "1", "a9": "1"}, {}, unit, 3)[0] == []
 
@@ -336,7 +336,7 @@ def test_another_index_is_refused_before_anything_is_done(saver: KeelSaver) -> N
 
 
 def test_an_item_of_another_model_is_refused_by_name(memory: MemorySaver) -> None:
-    """It came from another store: a copy brings items, and not always the index that they were written with."""
+    """A copy brings items from another store, sometimes without their index."""
     other, store = Shelf(memory.for_tenant("t"), embed=Recorded(model="another")), memory.engine.session.store
     other.put("k", "text")
     key = cell_key(("a", "b"), "k")
@@ -415,7 +415,7 @@ def test_without_numpy_an_index_is_refused_by_name() -> None:
     assert done.stdout.count("needs the package numpy: pip install 'numpy>=1.26' (Keel's extra 'search')") == 2
 
 
-# -- where vectors are -------------------------------------------------------------------------------------------------
+# -- storage of vectors ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_sealed", [True, False])

@@ -1,4 +1,4 @@
-"""The machine of items is tested: it fails on stores that are wrong on purpose, at the operation that shows it."""
+"""The item machine fails on deliberately wrong stores, at the right operation."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from langgraph_keel.store.records import Fences
 
 
 class ShowsExpired(Items):
-    """Takes no item for expired."""
+    """Never treats an item as expired."""
 
     def _lives(self, cell: Cell) -> bool:
         return True
 
 
 class NeverRenews(Items):
-    """Forgets that a read gives an item its time to live again."""
+    """Does not renew an item's time to live when it is read."""
 
     def refresh(self, keys: Collection[str]) -> Plan[None]:
         return
@@ -36,21 +36,21 @@ class NeverRenews(Items):
 
 
 class BeginsAgain(Items):
-    """Takes each change of an item for its making."""
+    """Sets the creation time again at each change of an item."""
 
     def _draft(self, write: Write, held: Seen | None, now: int, *fences: Fences) -> tuple[Cell | None, Seen | None]:
         return super()._draft(write, held and held._replace(created=now), now, *fences)
 
 
 class StaysInPlace(Items):
-    """Leaves an item where it was in the order when it is changed."""
+    """Keeps an item's place in the order when it changes."""
 
     def _draft(self, write: Write, held: Seen | None, now: int, *fences: Fences) -> tuple[Cell | None, Seen | None]:
         return super()._draft(write, held, now if held is None else held.rank, *fences)
 
 
 class KnowsOnlyWhatItSaw(Items):
-    """Takes a version that another has changed for a removed item."""
+    """Treats a version that another store has changed as a removed item."""
 
     def _seen_of(self, kept: Any) -> Seen:
         return super()._seen_of(kept)._replace(created=0)

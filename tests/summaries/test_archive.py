@@ -1,4 +1,4 @@
-"""The archive, on every backend and by both faces: what is put in comes back to the byte, whatever happens."""
+"""The archive, on every backend, sync and async: parts are read back byte by byte."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def memory() -> Any:
         yield Box(saver)
 
 
-# -- there and back ----------------------------------------------------------------------------------------------------
+# -- round trips -------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_archived_comes_back_to_the_byte(box: Box) -> None:
@@ -149,7 +149,7 @@ def test_trips(memory: Box) -> None:
         assert counter.taken() == expected
 
 
-# -- with its thread ---------------------------------------------------------------------------------------------------
+# -- the archive's thread ----------------------------------------------------------------------------------------------
 
 
 def talk(saver: KeelSaver) -> Any:
@@ -189,7 +189,7 @@ def test_it_goes_where_its_thread_goes(box: Box) -> None:
     assert len(box.call("entries", thread="fork")) == 2
 
 
-# -- bad input, damage -------------------------------------------------------------------------------------------------
+# -- bad input and damage ----------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_meant(memory: Box) -> None:

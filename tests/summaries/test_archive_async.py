@@ -1,4 +1,4 @@
-"""The rule that archives what is taken out, while the program goes on with the values (durability="async")."""
+"""The saver's rule while the program still uses the values (durability="async")."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_the_program_does_meanwhile_does_not_matter(tmp_path: Path, text: s
 
 
 class Passing(SyncFace):
-    """A face that puts the very values of the program, as LangGraph does with its channels."""
+    """A face that passes the program's own values, as LangGraph does."""
 
     def __init__(self, saver: SqliteSaver, values: Mapping[str, Any]) -> None:
         super().__init__(lambda: saver)

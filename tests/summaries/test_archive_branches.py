@@ -1,4 +1,4 @@
-"""The way back on threads that were rewound, and summaries that have taken over the id of what they stand for."""
+"""Restores on rewound threads, and summaries that have a replaced message's id."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["memory_box"]  # a fixture
 
 
 def shortened(saver: KeelSaver, *, with_model: bool = True, **options: Any) -> Any:
-    """A graph that answers each message "x" with "a", and shortens what it has before."""
+    """A graph that answers each message "x" with "a", and shortens earlier messages."""
     given: Any = {"trigger": ("messages", 6), "keep": ("messages", 2), **options}
     node = SummarizationNode(Noting(said=["in short"] * 99), **given) if with_model else SlidingWindow(**given)
     builder: Any = StateGraph(MessagesState)
@@ -136,7 +136,7 @@ def test_a_summary_and_the_message_whose_id_it_has() -> None:
         ask(graph, "q8")
         done = archive.restore(graph)
         assert names(graph) == said(*(f"q{n}" for n in range(9)))
-        assert str(done).startswith(f"{len(done.message_ids)} messages put back, 1 summary gone")
+        assert str(done).startswith(f"{len(done.message_ids)} messages restored, 1 summary removed")
         graph.update_state(CONFIG, {"messages": [HumanMessage("edited", id="q0")]})
         graph.update_state(CONFIG, {"messages": [RemoveMessage("q0")]})
         assert archive.message("q0").text == "edited"
@@ -171,7 +171,7 @@ def test_a_removal_that_is_refused_is_archived_once() -> None:
         assert names(graph) == ["m1", "m0", "m2", "m3", "m4"]
 
 
-# -- anything in any order ---------------------------------------------------------------------------------------------
+# -- any steps in any order --------------------------------------------------------------------------------------------
 
 STEPS = st.lists(st.tuples(st.sampled_from("aaaaarrw"), st.integers(0, 99)), min_size=8, max_size=20)
 
@@ -186,7 +186,7 @@ def test_whatever_was_done_all_comes_back(steps: Any, rule: bool, model: bool, p
         archive, every, moments = saver.archive("t"), list[str](), list[Any]()
 
         def unpinned(found: Sequence[str | None]) -> list[str | None]:
-            """Return all but summaries, and messages that stayed when those before them went."""
+            """Return all but summaries, and messages kept when earlier ones were removed."""
             return [
                 name for name in found if not str(name).startswith("summary ") and not (pins and str(name)[-1] == "5")
             ]

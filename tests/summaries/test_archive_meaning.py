@@ -1,4 +1,4 @@
-"""Messages that were summarized away are found by meaning, on demand, and embedded once."""
+"""Summarized messages are found by meaning, on demand, and embedded once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_messages_are_found_by_meaning(box: Box) -> None:
     assert sorted(hit.message.id for hit in others) == ["m0", "m1", "m2"]
     assert box.call("search", "a window seat", 1, semantic=embed) == [first]
     assert box.call("search", "a window seat", limit=0, semantic=embed) == []
-    assert box.call("messages", first) == [first.message]  # what is found names its part
+    assert box.call("messages", first) == [first.message]  # a hit names its part
     later = box.keep(turns(7, 8), previous=new.id)
     assert [hit.entry.id for hit in box.call("search", str(turns(7, 8)[0].text), 1, semantic=embed)] == [later.id]
     texts = [text for call in embed.calls for text in call]

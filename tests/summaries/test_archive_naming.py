@@ -1,4 +1,4 @@
-"""How parts and messages are named, what cannot be meant, and what is said of them on one line."""
+"""References to parts and messages, ambiguous ones, and their one-line display."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["memory_box"]  # a fixture
 
 
 def trimmed(saver: KeelSaver) -> Any:
-    """A graph that has lost the first four of six messages, two by two."""
+    """A graph that has removed the first four of six messages, two at a time."""
     builder: Any = StateGraph(MessagesState).add_node("n", lambda state: {})
     graph = builder.add_edge(START, "n").compile(checkpointer=saver)
     graph.invoke({"messages": turns(0, 6)}, CONFIG)
@@ -71,9 +71,9 @@ def test_what_names_nothing(memory_box: Box) -> None:
                 getattr(archive, name)(odd)
         with pytest.raises(InvalidInput, match="what to restore is named by"):
             box.call("restore", graph, [odd])
-        with pytest.raises(InvalidInput, match="its id, a str"):
+        with pytest.raises(InvalidInput, match="must be a str"):
             box.call("message", odd)
-        with pytest.raises(InvalidInput, match="must be a text"):
+        with pytest.raises(InvalidInput, match="must be a str"):
             box.call("search", odd)
     with pytest.raises(InvalidInput, match="graph must be"):
         box.call("restore", None)
@@ -103,7 +103,7 @@ def test_nothing_is_archived_of_a_thread_that_is_not_there() -> None:
     with MemorySaver() as saver:
         node = SummarizationNode(None, saver, trigger=None, keep=("messages", 1))
         loose: Any = {"configurable": {"thread_id": "loose", "user_id": "ada"}}
-        with pytest.raises(InvalidInput, match=r"'loose' can be archived.*archive=False"):
+        with pytest.raises(InvalidInput, match=r"'loose' cannot be archived.*archive=False"):
             node.invoke(turns(0, 4), loose)
         builder: Any = StateGraph(MessagesState).add_node("shorten", node)
         graph = builder.add_edge(START, "shorten").compile()
@@ -115,14 +115,14 @@ def test_nothing_is_archived_of_a_thread_that_is_not_there() -> None:
 
 
 def test_parts_of_calls_that_keep_nothing_are_for_reading() -> None:
-    """A subgraph without a memory begins anew with each call: there is no state that they could go back to."""
+    """A subgraph without a memory starts empty, so there is no state to restore."""
     with MemorySaver() as saver:
         node = SummarizationNode(None, trigger=("messages", 3), keep=("messages", 1))
         inner: Any = StateGraph(MessagesState).add_node("shorten", node)
         outer: Any = StateGraph(MessagesState).add_node("sub", inner.add_edge(START, "shorten").compile())
         graph = outer.add_edge(START, "sub").compile(checkpointer=saver)
         graph.invoke({"messages": turns(0, 4)}, CONFIG)
-        with pytest.raises(NotFound, match=r"only of the subgraphs 'sub:.*where the messages are kept"):
+        with pytest.raises(NotFound, match=r"only of the subgraphs 'sub:.*the graph that keeps the messages"):
             saver.archive("t").restore(graph)
         assert saver.archive("t").messages() == turns(0, 3)
 
@@ -131,13 +131,13 @@ def test_on_one_line(memory_box: Box) -> None:
     graph = trimmed(memory_box.saver)
     entry = memory_box.call("pin", memory_box.call("entries")[0])
     assert (
-        str(entry) == f"{entry.id[:12]}: 2 messages taken out by rule, step 2, {entry.at:%Y-%m-%d %H:%M:%S} UTC, pinned"
+        str(entry) == f"{entry.id[:12]}: 2 messages removed by rule, step 2, {entry.at:%Y-%m-%d %H:%M:%S} UTC, pinned"
     )
     (hit,) = memory_box.call("search", "said 1")
     assert str(hit) == f"{entry.id[:12]} #1  m1  ai: said 1"
     done = memory_box.call("restore", graph, [entry, "m0"])
-    assert str(done) == "2 messages put back"
-    assert str(memory_box.call("restore", graph)) == "2 messages put back, 2 in the state already"
+    assert str(done) == "2 messages restored"
+    assert str(memory_box.call("restore", graph)) == "2 messages restored, 2 already in the state"
     for one in (entry, hit, done):
         assert str(one) in repr(one)
         assert len(repr(one)) < 130

@@ -1,4 +1,4 @@
-"""The way back: messages return in order at their summary, which goes when all that it stands for is there."""
+"""Restores: messages return in order before their summary, which is then removed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ALL = RemoveMessage(id=REMOVE_ALL_MESSAGES)
 
 
 def summing(box: Box, schema: Any = MessagesState, *, pinned: Sequence[str] = ()) -> Any:
-    """A graph whose node leaves the last two messages, and a summary for what came before, as Keel's own does."""
+    """A graph whose node keeps the last two messages and a summary, as Keel's does."""
 
     def shorten(state: Any, config: RunnableConfig) -> Any:
         every = state["messages"] if isinstance(state, dict) else state.messages
@@ -204,7 +204,7 @@ def test_a_window_without_a_summary() -> None:
 
 
 class Model(BaseModel):
-    """A state that is no dict."""
+    """A state that is not a dict."""
 
     messages: Annotated[list[AnyMessage], add_messages] = []
 
@@ -233,11 +233,11 @@ def test_what_cannot_be_restored() -> None:
             archive.restore(graph)
         box_of_none = summing(Box(saver), TypedState)
         box_of_none.update_state(CONFIG, {"n": 1})
-        assert str(archive.restore(box_of_none)) == "0 messages put back, for the archive holds none that belong here"
+        assert str(archive.restore(box_of_none)) == "0 messages restored, the archive has none for this state"
         grown(graph)
         before = state_of(graph)
         for unknown in ("m99", "", "0" * 24, ["m0", "nothing"]):
-            with pytest.raises(NotFound, match="no part and no message"):
+            with pytest.raises(NotFound, match="no part or message"):
                 archive.restore(graph, unknown)
         other = StateGraph(TypedState)
         other.add_node("n", lambda state: {})
@@ -281,7 +281,7 @@ def test_what_somebody_adds_meanwhile_stays(face: str) -> None:
         class Rival(Counter):
             def sending(self, request: Any) -> None:
                 super().sending(request)
-                if self.count in (2, 5):  # the restore has read the state, and goes on to write
+                if self.count in (2, 5):  # the restore has read the state, and writes next
                     graph.update_state(CONFIG, {"messages": turns(8 + self.count, 9 + self.count)})
 
         tapped = graph.copy(update={"checkpointer": with_tap(saver, Rival())})

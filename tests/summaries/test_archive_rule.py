@@ -1,4 +1,4 @@
-"""The saver's rule: what anybody takes out of a list of messages is archived before the checkpoint without it."""
+"""The saver's rule: removed messages are archived before the checkpoint is stored."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_a_crash_anywhere_loses_nothing() -> None:
 
 
 class Inner(MessagesState):
-    """What a subgraph remembers."""
+    """The memory of a subgraph."""
 
 
 def test_a_subgraph_with_a_memory_of_its_own(memory_box: Box) -> None:
@@ -277,7 +277,7 @@ def test_messages_that_never_outlived_a_run(memory_box: Box) -> None:
 
 
 def rounds(box: Box, graph: Any, count: int, durability: Any) -> list[BaseMessage]:
-    """Let a conversation grow; return all messages of it that were ever in the state, in order, but for summaries."""
+    """Let a conversation grow; return all its messages in order, without summaries."""
     seen: dict[str, BaseMessage] = {}
     for n in range(count):
         result = invoke(box, graph, {"messages": [HumanMessage(f"q{n}", id=f"q{n}")]}, durability=durability)
@@ -331,7 +331,7 @@ def test_what_keels_own_nodes_archive_is_not_archived_twice(memory_box: Box, wit
 
 
 LANGMEM: dict[str, tuple[int, bool, bool, Any]] = {
-    # How many tokens stay, whether there are instructions, whether it comes after the answer; durability.
+    # Tokens that stay, whether there are instructions, whether it runs after the answer, durability.
     "before the answer": (60, False, False, "sync"),
     "nothing stays but the summary": (30, False, True, "sync"),
     "of each run only its end is stored": (60, False, False, "exit"),
@@ -343,7 +343,7 @@ LANGMEM: dict[str, tuple[int, bool, bool, Any]] = {
 @pytest.mark.filterwarnings("ignore::langgraph.warnings.LangGraphDeprecatedSinceV10")
 @pytest.mark.parametrize("how", LANGMEM)
 def test_langmem(memory_box: Box, how: str) -> None:
-    """It marks no summary as one, and repeats them where there is a system message; none of them comes back."""
+    """It does not mark summaries, and may repeat them; none of them is restored."""
     from langmem.short_term import SummarizationNode  # type: ignore[import-untyped]
 
     class State(MessagesState):

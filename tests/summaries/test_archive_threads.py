@@ -1,4 +1,4 @@
-"""An archive belongs to its thread: it does not outlive it, brings none back, and goes into no other."""
+"""An archive belongs to its thread: deleted with it, and never moved to another."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def names(graph: Any, config: Any = CONFIG) -> list[str | None]:
     return [message.id for message in found]
 
 
-# -- a thread that is gone ---------------------------------------------------------------------------------------------
+# -- a deleted thread --------------------------------------------------------------------------------------------------
 
 
 def test_a_restore_does_not_bring_an_erased_thread_back(memory_box: Box) -> None:
@@ -148,7 +148,7 @@ def test_what_a_lost_run_has_archived_goes_with_its_thread(memory_box: Box, by: 
     node = SummarizationNode(model, trigger=("messages", 4), keep=("messages", 2)) if by == "summary" else erased
     with pytest.raises(CheckpointConflict):
         invoke(box, chat(box.saver, node), {"messages": turns(0, 4)}, durability=durability)
-    if box.cells():  # the step ended before its run knew of the deletion: a stray, as on every store that takes time
+    if box.cells():  # the step ended before its run noticed the deletion: a stray, as on every slow store
         assert (box.face, durability) == ("async", "async")
         box.saver.delete_thread("t")
     assert box.cells() == {}
@@ -224,7 +224,7 @@ def test_a_part_that_is_missing_is_told(memory_box: Box) -> None:
         box.call("remove", part)
     done = box.call("restore", graph)
     assert done.missing == (parts[-1].id,)
-    assert str(done) == "0 messages put back, 1 part of summaries not in the archive"
+    assert str(done) == "0 messages restored, 1 part of summaries not in the archive"
 
 
 def test_a_conversation_that_was_left_stays_left_after_a_prune(memory_box: Box) -> None:
@@ -245,7 +245,7 @@ def test_a_conversation_that_was_left_stays_left_after_a_prune(memory_box: Box) 
     assert "wrong1" in names(graph), "who asks for it gets it"
 
 
-# -- another place -----------------------------------------------------------------------------------------------------
+# -- another store -----------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_put_into_another_store_or_thread(memory_box: Box) -> None:
@@ -269,7 +269,7 @@ def test_nothing_is_put_into_another_store_or_thread(memory_box: Box) -> None:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def apart(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], KeelSaver]]:
-    """What opens savers, each in a place of its own."""
+    """Return a function that opens savers, each on its own store."""
     opened: list[KeelSaver] = []
 
     def open_one() -> KeelSaver:

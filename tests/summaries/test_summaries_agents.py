@@ -1,4 +1,4 @@
-"""The middleware in LangChain's agents, with a `ToolCache` beside it, and what is recorded of its calls."""
+"""The middleware in LangChain's agents, with a `ToolCache`, and its records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TURNS = 6
 
 
 class Steps(Scripted):
-    """Says line after line, however short the conversation has become, and notes what it was given."""
+    """Says its lines in order, whatever the conversation's length, and logs its input."""
 
     given: list[list[BaseMessage]]
 
@@ -86,7 +86,7 @@ def test_the_call_of_a_node_is_recorded_at_the_node() -> None:
 
 def test_a_window_in_an_agent() -> None:
     saver = MemorySaver()
-    window = saver.summarization_middleware(None, keep=("messages", 4), name="window")  # at once, not at 50
+    window = saver.summarization_middleware(None, keep=("messages", 4), name="window")  # immediately, not after 50
     agent: Any = create_agent(Scripted(script=[]), [], middleware=[window], checkpointer=saver)
     state = agent.invoke({"messages": talk(3)}, thread("1"))
     assert orphans(state["messages"]) == []
@@ -102,7 +102,7 @@ def test_two_of_them_have_names() -> None:
 
 
 def test_drift_is_no_failing_model() -> None:
-    """`on_drift="raise"` goes through the node: a warning would hide it."""
+    """`on_drift="raise"` passes through the node: a warning would hide it."""
     saver = MemorySaver(on_drift="raise")
 
     def say(model: str, start: int) -> None:

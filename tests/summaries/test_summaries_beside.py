@@ -1,4 +1,4 @@
-"""The same conversations, shortened by langmem, by LangChain's middleware, and by Keel."""
+"""The same conversations shortened by langmem, LangChain's middleware and Keel."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from support.summaries.conversations import Noting, ids, orphans, talk
 from langgraph_keel import SummarizationNode, SummaryWarning
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it names things of LangGraph by their old places
+    warnings.simplefilter("ignore")  # it uses old import paths of LangGraph
     summarize_messages: Any = import_module("langmem.short_term").summarize_messages
 
 
 def by_langmem(messages: list[AnyMessage], budget: int, model: Noting) -> Sequence[BaseMessage]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says so when it shows the model more than the budget
+        warnings.simplefilter("ignore")  # it warns when it shows the model more than the budget
         result = summarize_messages(
             messages,
             running_summary=None,
@@ -55,7 +55,7 @@ def test_pairs_at_every_budget(calls: int) -> None:
     keel = [bool(orphans(by_keel(messages, None, each, Noting()))) for each in size]
     assert not any(keel)
     assert not any(langchain)
-    # langmem 0.0.30 parts calls that were made at once (its issue 126). If this fails, it has been mended: say so.
+    # langmem 0.0.30 separates parallel calls (its issue 126). If this fails, it has been fixed: document that.
     assert any(langmem) is (calls > 1)
 
 
@@ -71,7 +71,7 @@ def test_how_much_of_what_goes_the_model_is_shown() -> None:
     kept = by_langchain(messages, ("messages", 50), ("messages", 20), theirs)
     gone = [message for message in messages if message.id not in ids(kept)]
     assert len(gone) == 200
-    assert 0 < shown(theirs, gone) < 50  # by default it trims to 4000 tokens, in silence
+    assert 0 < shown(theirs, gone) < 50  # by default it trims to 4000 tokens silently
     assert len(theirs.seen) == 1
     assert by_keel(messages, ("messages", 50), ("messages", 20), ours)[1:] == kept[1:]
     assert shown(ours, gone) == 200
@@ -79,7 +79,7 @@ def test_how_much_of_what_goes_the_model_is_shown() -> None:
 
 
 def test_an_empty_answer() -> None:
-    """It takes the place of all that goes there; here, nothing goes."""
+    """The empty summary replaces the removed messages; Keel removes nothing."""
     messages, size = talk(8), (("messages", 20), ("messages", 4))
     summary, *kept = by_langchain(messages, *size, Noting(said=[""]))
     assert (summary.text, len(kept)) == ("Here is a summary of the conversation to date:\n\n", 4)
@@ -88,7 +88,7 @@ def test_an_empty_answer() -> None:
 
 
 def test_their_summaries_are_messages_like_any_other() -> None:
-    """A thread that was summarized by LangChain's middleware goes on with Keel: that summary is archived, too."""
+    """LangChain's summary of an earlier part of the thread is archived by Keel, too."""
     first, *kept = by_langchain(talk(8), ("messages", 20), ("messages", 4), Noting(said=["theirs"]))
     model = Noting(said=["ours"])
     summary = by_keel([first, *kept, *talk(3, start=8)], ("messages", 10), ("messages", 4), model)[0]  # type: ignore[list-item]

@@ -1,4 +1,4 @@
-"""What a graph makes of it: with other nodes in the same step, and where its reducer or its schema do not fit."""
+"""Summaries with other nodes in the same step, and unsuitable reducers or schemas."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_reducer_that_removes_nothing(state: Any, node: str, has_ids: bool) ->
 
 
 def test_a_state_that_holds_orders_to_remove() -> None:
-    """Of a thread that an earlier node, or LangChain's, has spoilt."""
+    """An earlier node, or LangChain's, has left such a message in the thread."""
     graph = chat(SummarizationNode(Noting()), MemorySaver(), Added)
     with pytest.raises(InvalidInput, match="RemoveMessage"):
         graph.invoke({"messages": [*talk(1), RemoveMessage("question-0")]}, thread("1"))
@@ -102,7 +102,7 @@ def test_a_state_that_holds_orders_to_remove() -> None:
 def test_a_summary_key_that_the_state_lacks() -> None:
     saver, model = MemorySaver(), Noting()
     graph = chat(SummarizationNode(model, summary_key="memory"), saver)
-    with pytest.raises(InvalidInput, match="memory: dict"):  # at the first step, not when it is due
+    with pytest.raises(InvalidInput, match="memory: dict"):  # at the first step, not when a summary is due
         graph.invoke(ask(0), thread("1"))
     agent: Any = create_agent(
         Scripted(script=[]), [], middleware=[saver.summarization_middleware(model, summary_key="memory")]
@@ -132,7 +132,7 @@ def test_a_function_that_calls_it_has_lists_and_keys_of_its_own() -> None:
 
 
 def test_in_a_subgraph_that_forgets() -> None:
-    """Nothing that it removes is removed where the messages are: each call shortens all of them, for itself."""
+    """Its removals do not reach the outer graph: each call shortens everything again."""
     inner = chat(SummarizationNode(Noting(), trigger=("messages", 5), keep=("messages", 2)), None)
     builder: Any = StateGraph(MessagesState)
     builder.add_node("inner", inner)

@@ -1,4 +1,4 @@
-"""What a cut takes and what it leaves: tool calls stay with their results, wherever it falls."""
+"""The cut between removed and kept messages never separates calls and results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cut_at(messages: Sequence[BaseMessage], keep: tuple[str, int]) -> Cut:
 
 @st.composite
 def turns(draw: st.DrawFn, number: int) -> list[AnyMessage]:
-    """A turn with up to four calls at once; ids that other turns use too, results that are missing or late."""
+    """A turn with up to four parallel calls, repeated ids, missing and late results."""
     calls = draw(st.lists(st.sampled_from("abcd"), unique=True, max_size=4))
     asked: list[Any] = [{"name": "tool", "args": {}, "id": call} for call in calls]
     answered = draw(st.permutations(draw(st.lists(st.sampled_from(calls), unique=True)) if calls else []))
@@ -51,7 +51,7 @@ def conversations(draw: st.DrawFn) -> list[AnyMessage]:
 
 
 def pairs(messages: Sequence[BaseMessage]) -> set[tuple[str | None, str | None]]:
-    """Each result, and the answer that called for it."""
+    """Each tool result with the model message that called for it."""
     groups = groups_of(messages)
     return {
         (messages[group].id, message.id)
@@ -82,7 +82,7 @@ def test_no_pair_is_parted(messages: list[AnyMessage], keep: tuple[str, int]) ->
     gone, kept = set(ids(found.gone)), set(ids(found.kept))
     assert [pair for pair in pairs(messages) if not (set(pair) <= gone or set(pair) <= kept)] == []
     assert set(orphans(found.kept)) <= set(orphans(messages))
-    # What the cut has brought together by its order it has not paired anew.
+    # The cut brings messages together, but must not create pairs.
     assert pairs(found.kept) <= pairs(messages)
 
 
@@ -106,7 +106,7 @@ def test_what_must_stay_stays(messages: list[AnyMessage], keep: tuple[str, int])
 @settings(max_examples=examples(40))
 @given(conversations(), sizes)
 def test_nothing_stays_without_a_reason(messages: list[AnyMessage], keep: tuple[str, int]) -> None:
-    """What a second cut of what has stayed takes, the first would have taken, too."""
+    """A second cut of the kept messages removes nothing."""
     kept = cut_at(messages, keep).kept
     assert ids(cut_at(kept, keep).kept) == ids(kept)
 
@@ -139,7 +139,7 @@ def test_a_call_that_waits_stays() -> None:
 
 
 def test_call_ids_that_are_used_again() -> None:
-    """Some providers name calls by their tools: a result belongs to the latest call of its name."""
+    """Some providers use tool names as ids: a result belongs to the latest call."""
     call: Any = {"name": "search", "args": {}, "id": "search"}
     messages: list[AnyMessage] = []
     for number in range(3):

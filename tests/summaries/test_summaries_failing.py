@@ -1,4 +1,4 @@
-"""A model that fails or says nothing: nothing is removed, nothing is archived, and the run goes on."""
+"""A model that fails or returns nothing: no message is removed, the run continues."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_nothing_is_removed(face: str, why: str) -> None:
     assert warning.message.__cause__ is not None
     assert ids(result["messages"]) == [*ids(messages), "to answer-3"]
     assert parts(saver) == []
-    result = await run(graph, face, {"messages": []}, thread("1"))  # the next time is as good as the first
+    result = await run(graph, face, {"messages": []}, thread("1"))  # the next attempt succeeds
     assert len(result["messages"]) == 7
     assert [part.count for part in parts(saver)] == [16]
 
@@ -71,7 +71,7 @@ def test_the_warning_is_about_the_program_that_runs_the_graph() -> None:
 async def test_a_part_that_fails_fails_the_whole() -> None:
     model = Noting(said=["one", "two", ""])
     graph, messages = graph_of(saver := MemorySaver(), model, max_input_tokens=600), talk(30)
-    with pytest.warns(SummaryWarning, match="answered with nothing"):
+    with pytest.warns(SummaryWarning, match="returned an empty answer"):
         result = await graph.ainvoke({"messages": messages}, thread("1"))
     assert len(result["messages"]) == len(messages) + 1
     assert parts(saver) == []
@@ -130,7 +130,7 @@ def test_without_an_archive() -> None:
 
     for saver in (None, InMemorySaver()):
         with pytest.raises(InvalidInput, match="archive=False"):
-            graph_of(saver, Noting()).invoke({"messages": talk(1)}, thread("1"))  # not only when it is due
+            graph_of(saver, Noting()).invoke({"messages": talk(1)}, thread("1"))  # at each run, not only when due
         graph = graph_of(saver, Noting(), archive=False)
         result = graph.invoke({"messages": talk(4)}, thread("1"))
         assert result["messages"][0].additional_kwargs["keel_summary"]["archive"] is None
@@ -138,7 +138,7 @@ def test_without_an_archive() -> None:
         SummarizationNode(Noting(), InMemorySaver())
 
 
-# -- a store that breaks ---------------------------------------------------------------------------------------
+# -- a store that fails ----------------------------------------------------------------------------------------
 
 
 def kept(saver: Any, graph: Any) -> list[str]:
@@ -148,7 +148,7 @@ def kept(saver: Any, graph: Any) -> list[str]:
 
 
 def chatted(graph: Any, turns: range, durability: Any) -> list[str]:
-    """Say something in each of these turns; return what was said in those that ended, cut off or not."""
+    """Say something in each turn; return the messages of the turns that ended."""
     said: list[str] = []
     with suppress(Injected):
         for n in turns:

@@ -1,4 +1,4 @@
-"""The node in graphs: when it acts, what stays, states of every kind, both faces."""
+"""The node in graphs: its triggers, the kept messages, kinds of state, both faces."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_what_it_says_of_itself() -> None:
 
 def test_a_model_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("langchain.chat_models.init_chat_model", lambda name: Noting(said=[name]))
-    model = SummarizationNode("openai:gpt-5")._model  # private: which model a name has made
+    model = SummarizationNode("openai:gpt-5")._model  # private: the model that was made from the name
     assert isinstance(model, Noting)
     monkeypatch.setitem(__import__("sys").modules, "langchain.chat_models", None)
     with pytest.raises(InvalidInput, match="pip install langchain"):
@@ -237,7 +237,7 @@ def test_a_call_from_the_functional_api() -> None:
 @pytest.mark.parametrize("memory", [None, True], ids=["fresh", "remembering"])
 @pytest.mark.parametrize("face", FACES)
 async def test_in_a_subgraph(face: str, memory: Any) -> None:
-    """The archive is that of the saver of the graph around it, and says in which graph it was."""
+    """The archive is the outer graph's, and each part names its subgraph."""
     inner = chat(SummarizationNode(Noting(), trigger=("messages", 6), keep=("messages", 1)), memory)
     builder = StateGraph(MessagesState)
     builder.add_node("inner", inner)

@@ -1,4 +1,4 @@
-"""What the model is shown: all of it, readably, in as many parts as its window needs."""
+"""The model's input: all messages, readable, in as many parts as its window needs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_parts_become_smaller_when_the_model_says_that_they_are_too_long() -> No
 
 
 def test_a_long_summary_is_a_part_by_itself() -> None:
-    """A summary that was written with another model may not fit beside anything; it is not cut off either."""
+    """A summary by another model may fill a part alone, and is never cut off."""
     words = " ".join(f"fact-{number}" for number in range(2000))
     first = summarized(Noting(said=[words]), talk(3))[1]
     model = Noting(window=1000)
@@ -148,5 +148,5 @@ def test_a_prompt_of_the_users_own() -> None:
 def test_a_prompt_that_shows_nothing_is_refused() -> None:
     with pytest.raises(InvalidInput, match="messages"):
         SummarizationNode(Noting(), archive=False, prompt="Summarize!")
-    with pytest.raises(InvalidInput, match="no room"):
+    with pytest.raises(InvalidInput, match="leaves less than 200 tokens"):
         SummarizationNode(Noting(), archive=False, max_input_tokens=300)

@@ -1,4 +1,4 @@
-"""Summaries that build on each other, on every backend: the archive gives all of it back; killed in the middle, too."""
+"""Summaries of summaries: the archive has every message, even after a kill."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def node(model: Any = None, **options: Any) -> SummarizationNode:
 
 
 def turn(number: int) -> list[Any]:
-    """What comes in one turn: two questions with parallel calls, some of it of another kind than text."""
+    """One turn: two questions with parallel calls, and a message with an image."""
     picture = {"type": "image", "base64": "AAAA" * 50, "mime_type": "image/png"}
     odd = HumanMessage([f"look at {number}", picture], id=f"odd-{number}", additional_kwargs={"n": {"at": 1.5}})
     return [odd, *talk(2, 1 + number % 3, start=2 * number)]
@@ -73,7 +73,7 @@ async def test_all_comes_back_to_the_byte(stores: Any, backend: str, face: str) 
     back = (await graph.aget_state(thread("1"))).values["messages"]
     assert back == wanted
     assert stored(saver, back) == stored(saver, wanted)
-    state = await run(graph, face, {"messages": turn(ROUNDS)}, thread("1"))  # and it goes on from there
+    state = await run(graph, face, {"messages": turn(ROUNDS)}, thread("1"))  # and the run continues from there
     assert [*await archive.amessages(), *state["messages"][1:]] == everything(ROUNDS + 1)
 
 
@@ -90,7 +90,7 @@ def test_the_savers_rule_beside_it_finds_nothing_more_to_archive(durability: Any
 
 
 def killed_while_summarizing(path: Path, durability: Any, is_before: bool) -> None:
-    """Die before the removal is archived, or after."""
+    """Kill the process before or after the removal is archived."""
 
     def archive(session: Any, removal: Any) -> Any:
         if not is_before:

@@ -1,4 +1,4 @@
-"""The second fence: a database user who can reach what one tenant has, whatever program runs as that user."""
+"""The second fence: a database user with access to one tenant's data only."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def with_user(url: str, user: str, password: str) -> str:
 
 
 class Fenced:
-    """A PostgreSQL store with two tenants, and a role that may reach one of them."""
+    """A PostgreSQL store with two tenants, and a role with access to one of them."""
 
     def __init__(self, url: str, saver: PostgresSaver, role: str) -> None:
         self.url, self.saver, self.role = url, saver, role
@@ -118,7 +118,7 @@ TRIES = [
 def test_no_statement_gets_over_it(fenced: Fenced, statement: str) -> None:
     with fenced.connect() as connection, pytest.raises(InsufficientPrivilege), connection.transaction():
         connection.execute(statement.replace("{schema}", fenced.schema))
-    with PostgresSaver(fenced.url, schema=fenced.schema) as saver:  # another process starts
+    with PostgresSaver(fenced.url, schema=fenced.schema) as saver:  # as another process
         assert saver.for_tenant("beta").get_tuple(at("t"))
 
 
@@ -146,7 +146,7 @@ def test_no_row_of_others_is_read_changed_or_deleted(fenced: Fenced, table: str)
 
 
 def test_a_user_of_redis_reaches_what_its_tenant_has(redis_url: str, redis_prefix: str) -> None:
-    """As `tenants/README.md` says it."""
+    """As `tenants/README.md` documents."""
     user = f"acme{token_hex(4)}"
     space = f"acme#{redis_prefix}:*"
     rights = f"resetchannels +@all -@admin -@dangerous +info +config|get ~{space} &{space}"

@@ -1,8 +1,7 @@
-"""Random work of two tenants, and of nobody's, on one store: each sees what he would see on a store of his own.
+"""Random work of two tenants and the default view on one store is isolated.
 
-Each operation is carried out twice: on the tenant's view of the shared store, and on a store in memory that only he
-has. Names of threads, runs, labels, tools and users are the same for all, so that whatever one has and another one sees
-or changes makes a difference.
+Each operation is executed twice: on the tenant's view of the shared store, and on the tenant's own store in memory.
+Names of threads, runs, labels, tools and users are the same for all, so that any leak makes a difference.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class State(TypedDict, total=False):
 
 
 class Program:
-    """What a tenant does with one saver, and what is to be seen of it."""
+    """The operations of a tenant with one saver, and the data that it can see."""
 
     def __init__(self, shared: KeelSaver, who: str, cache: ToolCache, url: str = "") -> None:
         self.shared, self.who, self.url = shared, who, url
@@ -63,7 +62,7 @@ class Program:
         graph = graph.add_node("tools", ToolNode([price], wrap_tool_call=cache.wrap_tool_call))
         self.graph = graph.add_conditional_edges("say", next_of).add_edge("tools", END).compile(checkpointer=saver)
 
-    # -- what is done --------------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------------
 
     def talk(self, thread: str, user: str, run: UUID, text: str) -> Any:
         return self._run({"log": [text]}, thread, user, run)
@@ -132,7 +131,7 @@ class Program:
 
     def prune_by_command(self, thread: str, user: str, run: UUID, text: str) -> Any:
         if self.saver.get_tuple(at(thread)) and not self._commands("prune", thread, "--yes"):
-            self.saver.prune([thread], strategy=DEFAULT)  # that of `keel prune`
+            self.saver.prune([thread], strategy=DEFAULT)  # the policy of `keel prune`
 
     def label_by_command(self, thread: str, user: str, run: UUID, text: str) -> Any:
         names = [label.name for label in self.saver.labels.list(thread)]
@@ -144,11 +143,11 @@ class Program:
             self.shared.tenants.delete(self.who)
 
     def _commands(self, *words: str) -> bool:
-        """Call a command, as somebody else would; `False` if the store has no URL."""
+        """Call a command, as another user would; `False` if the store has no URL."""
         tenant = ["--tenant", self.who] if self.who else []
         return bool(self.url and keel(*tenant, *words, "--url", self.url))
 
-    # -- what is seen --------------------------------------------------------------------------------------------
+    # -- visible data --------------------------------------------------------------------------------------------
 
     def seen(self) -> dict[str, Any]:
         saver = self.saver
@@ -163,10 +162,10 @@ class Program:
             "states": {each: texts_of(saver.get_tuple(at(each))) for each in THREADS},
             "status": {each: saver.status(each).state for each in THREADS},
             "waits": sorted((each.thread_id, str(each.value)) for each in saver.approvals.pending(limit=None)),
-            "audit": sorted(  # what a run has superseded is told by a thread of Keel's, at its time
+            "audit": sorted(  # a background thread records at any time that a request was superseded
                 (each.kind, str((each.content or {}).get("thread_id")))
                 for each in saver.approvals.audit(limit=100_000)
-                if each.kind != "tenant deleted"  # told to whoever operates the store
+                if each.kind != "tenant deleted"  # shown to the store's operator
             ),
             "labels": {each: [label.name for label in saver.labels.list(each)] for each in threads},
             "policies": [str(each) for each in saver.retention.policies()],
@@ -176,7 +175,7 @@ class Program:
 
 
 def texts_of(found: Any) -> Any:
-    """The texts of a state: ids of messages are random."""
+    """The texts of a state, whose message ids are random."""
     if found is None:
         return None
     values = found.checkpoint["channel_values"]
@@ -189,14 +188,14 @@ def at(thread: str) -> Any:
 
 OFTEN: Sequence[Callable[..., Any]] = [Program.talk, Program.ask, Program.buy, Program.decide] * 4
 LEAVING = [Program.leave, Program.leave_by_command]
-"""One operation in a hundred."""
+"""Operations that are chosen once in a hundred."""
 SELDOM: Sequence[Callable[..., Any]] = [
     each for name, each in vars(Program).items() if name[0] != "_" and name != "seen" and each not in (*OFTEN, *LEAVING)
 ]
 
 
 def outcome(act: Callable[..., Any], program: Program, *given: Any) -> Any:
-    """What an operation returns, or how it fails."""
+    """The result of an operation, or the name of its error."""
     try:
         return act(program, *given)
     except (KeelError, ValueError, LookupError) as error:
@@ -220,7 +219,7 @@ def test_each_sees_what_he_has_in_memory() -> None:
 def work(shared: KeelSaver, url: str = "") -> None:
     random, count = Random(19), sized(30, 60, 10_000)
     policies = {"price": ToolPolicy(scope="shared", ttl=1e6)}
-    cache = ToolCache(shared, policies)  # one for all, as of a program that builds its graph once
+    cache = ToolCache(shared, policies)  # one for all, as in a program that builds its graph once
     theirs = {who: Program(shared, who, cache, url) for who in WHO}
     alone = {who: Program(saver := MemorySaver(), who, ToolCache(saver, policies)) for who in WHO}
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Stores beside each other in one place: what one of them holds is never taken for a tenant of another."""
+"""Stores in one place: data of one store is never taken for another's tenant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tenant has is there for that tenant only, whatever feature has written it, and whoever asks."""
+"""A tenant's data is visible to that tenant only, whichever feature wrote it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def options(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def told(saver: KeelSaver) -> dict[str, Any]:
-    """All that there is to see of a tenant, but for the verdict on an audit trail: each tenant has one of its own."""
+    """All data visible to a tenant, without the verdict on its own audit trail."""
     found = seen(saver)
     return {name: each for name, each in found.items() if name != "verdict"}
 
@@ -55,7 +55,7 @@ def told(saver: KeelSaver) -> dict[str, Any]:
 @pytest.mark.heavy
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_one_tenant_has_is_nobody_else_s(stores: Any, backend: str, options: dict[str, Any]) -> None:
-    """The golden story, which uses every feature, told by one tenant and then by another one."""
+    """The golden story, which uses every feature, written by two tenants in turn."""
     store = stores[backend]
     store.wipe()
 
@@ -123,7 +123,7 @@ def saver(place: Place) -> Iterator[KeelSaver]:
 
 
 def test_no_thread_is_named_as_those_of_tenants_are(saver: KeelSaver) -> None:
-    """Where tables are shared: by that name, whoever is no tenant would have what a tenant has."""
+    """In shared tables, such a name would give the default view a tenant's data."""
     chat(saver.for_tenant("acme")).invoke({"n": 1}, at("t"))
     for who in (saver, saver.for_tenant("beta")):
         with pytest.raises(InvalidConfig, match=r"U\+001F"):
@@ -233,7 +233,7 @@ def test_each_tenant_has_a_key_and_all_are_rotated(tmp_path: Path) -> None:
 
 
 def test_what_one_tenant_has_does_not_open_as_another_s(tmp_path: Path) -> None:
-    """Not even for whoever can write to the database, and gives it the other one's name."""
+    """Even if an attacker with database access renames it to the other tenant's."""
     keyring = Keyring(LocalKey("k", bytes(range(32))))
     with SqliteSaver(tmp_path / "agent.db", encryption=keyring) as saver:
         for name in ("acme", "beta"):
@@ -268,7 +268,7 @@ def test_a_tenant_who_leaves_leaves_nothing(place: Place, encryption: Keyring | 
         (event,) = saver.approvals.audit()
         assert event.kind == "tenant deleted"
         assert event.content == {**(event.content or {}), "tenant": receipt.tenant_hash, "threads": 1}
-        assert chat(ours).invoke({"n": 7}, at("t")) == {"n": 8}  # who comes again has a new key
+        assert chat(ours).invoke({"n": 7}, at("t")) == {"n": 8}  # a tenant that returns has a new key
     with place.open(encryption=encryption) as saver:
         assert chat(saver.for_tenant("acme")).invoke({}, at("t")) == {"n": 9}
         assert asyncio.run(saver.tenants.adelete("acme")).complete
@@ -342,7 +342,7 @@ def test_a_tenant_is_deleted_by_a_command(tmp_path: Path) -> None:
     assert keel_json("tenants", "delete", "acme", "--dry-run", *url)["threads"] == 1
     assert keel_json("tenants", *url)["tenants"] == ["acme", "beta"]
     deleted, *more = keel("tenants", "delete", "acme", "--yes", *url).stdout.splitlines()
-    assert deleted.startswith("Deleted: all that tenant acme has: 1 thread")
+    assert deleted.startswith("Deleted: all data of tenant acme: 1 thread")
     assert more[-1].startswith("Not deleted: ")
     assert keel_json("tenants", *url)["tenants"] == ["beta"]
 

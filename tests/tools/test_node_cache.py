@@ -1,4 +1,4 @@
-"""KeelCache, LangGraph's cache of nodes and tasks on all backends: what it keeps, for how long, and what never."""
+"""KeelCache, a cache of nodes and tasks: its entries, and how long it keeps them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ class Order:
 
 @pytest.fixture(params=["langgraph", *BACKENDS])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseCache[Any]]:
-    """Keel's cache on each backend, and LangGraph's own, which shows that the tests are no stricter than that."""
+    """Keel's cache on each backend, and LangGraph's own.
+
+    The tests also run on LangGraph's cache, so they demand no more than it does.
+    """
     if request.param == "langgraph":
         yield InMemoryCache()
         return
@@ -45,7 +48,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseCache[
 
 
 class Face:
-    """A cache by one of its faces."""
+    """A cache, called by its sync or its async methods."""
 
     def __init__(self, cache: BaseCache[Any], face: str) -> None:
         self._cache, self._is_sync = cache, face == "sync"
@@ -231,7 +234,7 @@ async def test_the_answer_of_a_person_is_given_to_nobody_else(saver: KeelSaver, 
 
 
 async def test_langgraphs_own_cache_gives_it_to_the_next() -> None:
-    """Why ours does not keep it. If this fails, LangGraph has changed, and the check may be needless."""
+    """Why Keel does not cache this. If it fails, the check may have become needless."""
     graph = asking(MemorySaver(), InMemoryCache())
     await run(graph, "sync", {"n": 1}, thread("1"))
     await resume(graph, "sync", 10, thread("1"))
@@ -283,7 +286,7 @@ def run_in_a_child(place: Place, runs: Path) -> None:
 
 
 class _Counting:
-    """A node that says in a file that it ran."""
+    """A node that writes to a file each time it runs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -302,14 +305,14 @@ def test_processes_share_what_is_kept(place: Place, tmp_path: Path) -> None:
     assert runs.read_text() == "4\n"
 
 
-# -- what may be revived -----------------------------------------------------------------------------------------------
+# -- types that may be revived -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("face", FACES)
 async def test_a_type_that_is_not_allowed_is_not_revived(
     tmp_path: Path, face: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever can write to the store cannot make this process build an object of a class it did not list."""
+    """A process that can write to the store must not choose which classes are revived."""
     path = tmp_path / "keel.db"
     key = (A, "k")
     with closing(SqliteSaver(path)) as foreign, closing(SqliteSaver(path, types=[HumanMessage])) as own:
@@ -339,7 +342,7 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("face", FACES)
 async def test_a_strict_saver_revives_the_types_of_the_graph(face: str) -> None:
-    """LangGraph allows the classes in a graph's schemas to the checkpointer; the cache must know them as well."""
+    """LangGraph allows the classes in a graph's schemas; the cache must as well."""
     saver, runs = MemorySaver(), list[int]()
 
     def order(state: Ordered) -> dict[str, Order]:

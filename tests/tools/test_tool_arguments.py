@@ -1,4 +1,4 @@
-"""Arguments that a tool's schema says little of: aliases, what it lets through, what is made anew, classes."""
+"""Arguments beyond a tool's schema: aliases, extra and generated values, classes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Made(TypedDict):
 
 
 async def made(face: str, kept: BaseTool, saver: EngineSaver, *args: dict[str, Any]) -> list[str]:
-    """Return what a kept tool says to these arguments, called from a node, one after the other."""
+    """Call a kept tool from a node, once with each of these arguments."""
 
     def node(state: Made) -> Made:
         return {"results": [kept.invoke(dict(each)) for each in args]}
@@ -39,7 +39,7 @@ async def made(face: str, kept: BaseTool, saver: EngineSaver, *args: dict[str, A
 
 @pytest.mark.parametrize("face", FACES)
 async def test_a_required_idempotency_argument_is_given_and_the_call_is_kept(face: str) -> None:
-    """The tool alone would refuse: nobody else gives it the key."""
+    """The tool alone would refuse the call: only the cache passes the key."""
     keys: list[str] = []
 
     @tool
@@ -139,7 +139,7 @@ class Item(BaseModel):
 
 @pytest.mark.parametrize("face", FACES)
 async def test_stored_arguments_are_plain_data(face: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A strict serializer revives no class of the user's; a tool of the command line cannot import it."""
+    """The serializer revives no user classes; the command line cannot import them."""
     strictly(monkeypatch)
     runs: list[Item] = []
 

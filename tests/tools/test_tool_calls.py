@@ -1,4 +1,4 @@
-"""The default scope: the very same call is never made twice, whatever is lost or left behind; another call is made."""
+"""The default scope: no call is made twice after losses; a different call is made."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ durabilities = pytest.mark.parametrize("durability", DURABILITIES)
 
 @dataclass
 class World:
-    """An agent that acts by what it is told, with new ids for its calls each time; and what has been done outside.
+    """An agent that follows its input, with new call ids each time.
 
     "pay bob 10 twice" is one turn with two equal calls; "poll" asks until the answer is "finished".
     """
@@ -105,7 +105,7 @@ class World:
         return self.agent(self.saver)
 
     def nested(self) -> Any:
-        """The agent as a subgraph, which begins anew for each call."""
+        """The agent as a subgraph, which starts afresh at each call."""
         builder = StateGraph(MessagesState).add_node("agent", self.agent())
         return builder.add_edge(START, "agent").compile(checkpointer=self.saver)
 
@@ -113,7 +113,7 @@ class World:
         return self.graph() if shape == "root" else self.nested()
 
     def lose(self, least: int = 0) -> None:
-        """Take from the store what was put last, as if it had never come there; leave so many checkpoints."""
+        """Remove all checkpoints except the first `least`, as if never stored."""
         store, engine = self.saver.engine.session.store, self.saver.engine
         nodes = engine.run(store.read_graph("t")).nodes
         engine.run(store.remove_entries("t", {node.stamp for node in nodes[least:]}, {}))
@@ -138,7 +138,7 @@ def told(text: str) -> Any:
 
 
 async def tell(world: World, face: str, text: str, graph: Any = None, **options: Any) -> str:
-    """What the last tool has said after a turn."""
+    """Run one turn, and return the text of its last tool message."""
     result = await run(graph or world.graph(), face, told(text), CONFIG, **options)
     return str(last_of(result).text)
 
@@ -151,7 +151,7 @@ def last_of(result: Any) -> ToolMessage:
     return next(each for each in reversed(result["messages"]) if isinstance(each, ToolMessage))
 
 
-# -- another call ------------------------------------------------------------------------------------------------------
+# -- different calls ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", ["root", "nested"])
@@ -181,7 +181,7 @@ async def test_two_equal_calls_of_one_message_are_both_made(world: World, face: 
 
 @faces
 async def test_a_question_between_two_equal_calls(world: World, face: str) -> None:
-    """The payment's writes are stored, and the call is not asked for again: its thread knows of it all the same."""
+    """The first call counts as used: its writes are stored, so it is not repeated."""
     pay = world.cache.tool(world.tools()[0])
 
     async def ask(state: MessagesState) -> Any:
@@ -200,7 +200,7 @@ async def test_a_question_between_two_equal_calls(world: World, face: str) -> No
     assert len(world.paid) == 2
 
 
-# -- the same call, by another name ------------------------------------------------------------------------------------
+# -- the same call under another name ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", ["root", "nested"])
@@ -224,7 +224,7 @@ async def test_a_payment_whose_checkpoint_was_lost(world: World, face: str, dura
 @durabilities
 @faces
 async def test_two_payments_whose_checkpoint_was_lost(world: World, face: str, durability: Any) -> None:
-    """Each is the answer to one call, and a third is made."""
+    """Each result answers one call, and the third payment is made."""
     world.ends["after"] = Killed()
     with pytest.raises(Killed):
         await run(world.graph(), face, told("pay bob twice"), CONFIG, durability=durability)
@@ -284,7 +284,7 @@ def test_a_doubt_is_named_by_a_few_letters(world: World) -> None:
         world.graph().invoke(None, CONFIG)
     assert "--thread t` if it happened, `keel settle " in str(doubt.value)
     (words,) = re.findall(r"cache\.settle\((.*?)\)", str(doubt.value))
-    with pytest.raises(InvalidInput):  # as it is printed, it does not act
+    with pytest.raises(InvalidInput):  # as printed, the call lists all decisions, and must not act
         world.cache.settle(*literal_eval(words))
     assert [call.state for call in world.saver.tools.calls("t")] == ["unknown"]
     stem, _, own = doubt.value.key.partition(".")
@@ -324,7 +324,7 @@ def test_each_attempt_at_a_lost_call_has_its_idempotency_key(world: World) -> No
 
 @faces
 async def test_a_call_that_was_kept_for_the_thread(world: World, face: str) -> None:
-    """As every call was, before there were others: when its step is resumed, it is the same one."""
+    """Earlier versions kept every call for the thread; a resumed step must find it."""
     old = World(world.saver, ToolPolicy(scope="thread"), paid=world.paid, ends={"after": Killed()})
     with pytest.raises(Killed):
         await run(old.graph(), face, told("pay bob 10"), CONFIG, durability="sync")
@@ -341,7 +341,7 @@ async def test_a_replay_gives_each_call_its_own_answer(world: World, face: str) 
     assert replay.ended is None
 
 
-# -- other ways --------------------------------------------------------------------------------------------------------
+# -- other paths through the history -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", ["root", "nested"])
@@ -360,7 +360,7 @@ async def test_a_rewind_to_before_a_call_is_answered(world: World, face: str, du
 
 @faces
 async def test_a_rewind_to_after_a_call_knows_of_it(world: World, face: str) -> None:
-    """The twin of a checkpoint has what the original has; a twin of the twin, too."""
+    """The twin of a checkpoint, and a twin of that, know the calls of the original."""
     for durability in DURABILITIES:
         await tell(world, face, "pay bob 10", durability=durability)
         for _ in range(2):
@@ -382,7 +382,7 @@ async def test_a_replay_of_langgraph_is_answered(world: World, face: str, durabi
 
 @faces
 async def test_a_way_that_was_left_still_knows_its_calls(world: World, face: str) -> None:
-    """A rewind has taken the payment over; back on the old way, another payment is another one."""
+    """Another payment on the first branch is a new call, though the rewind reused one."""
     graph = world.graph()
     await tell(world, face, "pay ada 10")
     before = await to_thread(graph.get_state, CONFIG)
@@ -396,7 +396,7 @@ async def test_a_way_that_was_left_still_knows_its_calls(world: World, face: str
 
 @faces
 async def test_a_step_that_was_written_past_is_not_made_again(world: World, face: str) -> None:
-    """The payment was made, its step did not end, and the user has asked again instead of resuming."""
+    """The step of the payment did not end, and the user asked again."""
     world.ends["after"] = Killed()
     with pytest.raises(Killed):
         await run(world.graph(), face, told("pay bob 10"), CONFIG, durability="sync")
@@ -418,11 +418,11 @@ async def test_a_pruned_payment_is_no_receipt(world: World, face: str, durabilit
     assert await tell(world, face, "pay bob 10", durability=durability) == "receipt 4 for bob"
 
 
-# -- two at once -------------------------------------------------------------------------------------------------------
+# -- concurrent calls --------------------------------------------------------------------------------------------------
 
 
 def test_a_call_waits_for_one_that_is_still_made(world: World) -> None:
-    """A process that was thought dead, or a request that was sent twice."""
+    """The process seemed dead but was alive, or a request was sent twice."""
     has_begun, may_end = threading.Event(), threading.Event()
     other = World(world.saver, paid=world.paid)
     end = other.end
@@ -436,8 +436,8 @@ def test_a_call_waits_for_one_that_is_still_made(world: World) -> None:
     other.end = wait  # type: ignore[method-assign]
 
     def begin() -> None:
-        with suppress(KeelError):  # what it goes on from is lost
-            # All that comes before the tool is stored when that begins: what came late would be the head of the second.
+        with suppress(KeelError):  # the checkpoint that it continues from is removed
+            # Store all checkpoints before the tool runs: a later one would become the head of the second run.
             other.graph().invoke(told("pay bob 10"), CONFIG, durability="sync")
 
     first = threading.Thread(target=begin)
@@ -446,7 +446,7 @@ def test_a_call_waits_for_one_that_is_still_made(world: World) -> None:
     world.lose()
     said: list[Any] = []
     has_asked = threading.Event()
-    # Only then, or the first may put before the second has begun, which then goes on from what that has put.
+    # Wait until the second run has asked. Otherwise it might continue from a checkpoint of the first.
     again = tapped(world, SimpleNamespace(sending=lambda _: has_asked.set(), replied=lambda *_: None))
     second = threading.Thread(target=lambda: said.append(again.graph().invoke(told("pay bob 10"), CONFIG)))
     second.start()
@@ -458,11 +458,11 @@ def test_a_call_waits_for_one_that_is_still_made(world: World) -> None:
     assert world.paid == ["bob"]
 
 
-# -- what it costs, and what may fail ----------------------------------------------------------------------------------
+# -- costs and failures ------------------------------------------------------------------------------------------------
 
 
 def tapped(world: World, tap: Any) -> World:
-    """The same world through a tap on what the ledger asks of the store; the graph has none."""
+    """The same world, with a tap on the ledger's requests only."""
     other = World(world.saver, paid=world.paid)
     other.cache = ToolCache(with_tap(world.saver, tap))
     return other
@@ -492,7 +492,7 @@ def test_a_miss_is_three_trips_and_a_hit_one(world: World) -> None:
 @pytest.mark.parametrize("lost_reply", [False, True], ids=["not sent", "reply lost"])
 @pytest.mark.parametrize("state", ["done", "unknown"])
 def test_a_store_that_fails_while_a_lost_call_is_found(world: World, state: str, lost_reply: bool) -> None:
-    """Whatever fails: the payment is not made again, and it is answered or in doubt."""
+    """If any request fails, the payment is not repeated: it is answered or in doubt."""
     for trip in count():
         world.ends["after" if state == "done" else "pay"] = Killed()
         with pytest.raises(Killed):

@@ -1,4 +1,4 @@
-"""Keys of tool calls: equal arguments have equal keys, others never, and a key tells nothing."""
+"""Keys of tool calls: equal for equal arguments only, and they reveal nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def key(value: Any, *, secret: bytes = SECRET, name: str = "search", scope: str 
     return key_of(secret, name, scope, {"value": value}, **more)
 
 
-# -- what is the same --------------------------------------------------------------------------------------------------
+# -- equal arguments ---------------------------------------------------------------------------------------------------
 
 NUMBERS = st.one_of(st.integers(-3, 3), st.integers(), st.integers(2**53 - 2, 2**53 + 2), st.floats())
 LEAVES = st.one_of(
@@ -93,7 +93,7 @@ VALUES = st.recursive(LEAVES, containers, max_leaves=8)
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal as Python says, type by type; but a list and a tuple are one, and 1 and 1.0."""
+    """Compare values of equal types, but list with tuple and int with float."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return len(a) == len(b) and all(any(same(n, m) and same(a[n], b[m]) for m in b) for n in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
@@ -107,7 +107,7 @@ def same(a: Any, b: Any) -> bool:
 
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[Any, Any]:
-    """Two values that may look alike: any two, one and a part of it, one and what its canonical form says."""
+    """Two similar values: any two, or a value and a part or canonical form of it."""
     first = draw(VALUES)
     parts = list(first.values() if isinstance(first, Mapping) else first if isinstance(first, list | tuple) else [])
     near = [str(first), [first], {"value": first}, to_json(first, ""), *parts]
@@ -122,7 +122,7 @@ def test_different_values_have_different_keys(pair: tuple[Any, Any]) -> None:
 
 
 def rewritten(value: Any, chance: random.Random) -> Any:
-    """Return an equal value: other orders, lists for tuples, floats for integers where they are the same."""
+    """Return an equal value: another order, list for tuple, float for int."""
     if isinstance(value, dict):
         return {name: rewritten(value[name], chance) for name in chance.sample(list(value), len(value))}
     if isinstance(value, list | tuple):
@@ -197,7 +197,7 @@ def test_classes_of_one_name_are_two() -> None:
     assert key(Item("a")) != key(namesake())
 
 
-# -- what else is in a key ---------------------------------------------------------------------------------------------
+# -- other parts of a key ----------------------------------------------------------------------------------------------
 
 
 @MANY
@@ -261,7 +261,7 @@ print(key_of(b"k" * 32, "search", "", args))
 
 @pytest.mark.slow
 def test_every_process_has_the_same_keys() -> None:
-    """Sets of texts come in another order in every process."""
+    """Sets of strings have another order in every process."""
     printed = {
         subprocess.check_output([sys.executable, "-c", SOME], env={**os.environ, "PYTHONHASHSEED": seed}, timeout=60)
         for seed in ("1", "2")
@@ -314,7 +314,7 @@ def test_forms_of_one_call(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def test_a_tool_described_by_json_schema_gets_its_arguments_as_they_are() -> None:
-    """Tools of MCP servers have a dict for a schema: nothing to validate with."""
+    """Tools of MCP servers have a dict as their schema, which cannot validate."""
     schema = {"type": "object", "properties": {"n": {"type": "integer", "default": 1}, "m": {}}}
     remote = StructuredTool(name="remote", description="d", args_schema=schema, func=lambda **args: "x")
     forms: list[dict[str, Any]] = [{"n": 1, "m": [2]}, {"m": [2], "n": 1}, {"n": "1", "m": [2]}, {"m": [2]}]
@@ -324,7 +324,7 @@ def test_a_tool_described_by_json_schema_gets_its_arguments_as_they_are() -> Non
 
 
 def node_of(cache: ToolCache, *tools: BaseTool) -> Callable[..., Any]:
-    """Return what runs calls in a graph of a `ToolNode` only."""
+    """Return a function that runs a call in a graph with only a `ToolNode`."""
     graph = StateGraph(MessagesState)
     graph.add_node("tools", ToolNode(tools, wrap_tool_call=cache.wrap_tool_call))
     graph.add_edge(START, "tools")
@@ -361,7 +361,7 @@ def test_what_the_graph_injects_makes_no_difference() -> None:
     assert seen == [(1, "first", "first", "first"), (2, "third", "third", "third")]
 
 
-# -- what is stored ----------------------------------------------------------------------------------------------------
+# -- stored data -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stores", [False, True])
@@ -380,7 +380,7 @@ def test_arguments_are_on_disk_only_if_the_user_lets_them(tmp_path: Path, stores
 
 @pytest.mark.parametrize(("one", "other"), [(b"a" * 16, b"b" * 16), (None, None)], ids=["given", "made"])
 def test_secrets_tell_stores_apart(one: bytes | None, other: bytes | None) -> None:
-    """The same call has another key in each store: keys of two customers cannot be compared."""
+    """Each store has other keys, so the keys of two customers cannot be compared."""
 
     def key(secret: bytes | None) -> str:
         saver = MemorySaver()

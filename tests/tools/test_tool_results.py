@@ -1,4 +1,4 @@
-"""Results of tools: what comes back from the ledger, what is kept and for how long, and where it may be used again."""
+"""Results of tools: stored and replayed values, their lifetime and their scope."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def in_a_loop(cache: ToolCache, it: BaseTool, call_id: str) -> Any:
 def test_a_message_comes_back_as_it_was(saver: KeelSaver, way: Callable[..., Any], answer: str) -> None:
     make = Counting(ANSWERS[answer][0], response_format=ANSWERS[answer][1])
     first = way(keeping(saver), make.tool, "call-1")
-    replay = way(keeping(saver), make.tool, "call-2")  # another process, as it were
+    replay = way(keeping(saver), make.tool, "call-2")  # acts as another process
     assert make.runs == 1
     assert replay.tool_call_id == "call-2"
     mark = replay.response_metadata.pop("keel_replay")
@@ -170,7 +170,7 @@ def test_a_command_that_cannot_be_rewritten_is_not_kept(open_saver: Callable[[],
     assert make.runs == 2
 
 
-# -- what is never kept ------------------------------------------------------------------------------------------------
+# -- results that are never kept ---------------------------------------------------------------------------------------
 
 ERRORS: dict[str, Callable[[str], Any]] = {
     "a message": lambda i: message(i, status="error"),
@@ -214,7 +214,7 @@ def test_arguments_that_do_not_fit_are_the_tools_to_refuse(saver: KeelSaver) -> 
     assert (make.runs, [call.state for call in saver.tools.calls("t")]) == (0, ["failed"])
 
 
-# -- for how long, and which -------------------------------------------------------------------------------------------
+# -- how long, and which results ---------------------------------------------------------------------------------------
 
 
 def test_a_result_lives_as_long_as_it_may(saver: KeelSaver, clock: Clock) -> None:
@@ -240,7 +240,7 @@ def test_cache_if_decides(saver: KeelSaver) -> None:
 
 @pytest.mark.timeout(20)
 def test_a_predicate_that_fails_does_not_let_the_tool_run_again(saver: KeelSaver) -> None:
-    """The tool has run, and the agent has its result; if that is lost before it is saved, the call is in doubt."""
+    """If the agent's result is lost before it is saved, the call is in doubt."""
     make, cache = Counting(), keeping(saver, cache_if=lambda result: 1 // 0)
     node = ToolNode([make.tool], wrap_tool_call=cache.wrap_tool_call)
     given: list[Any] = []

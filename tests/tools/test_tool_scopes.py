@@ -1,4 +1,4 @@
-"""Where a result may be used again: scopes and versions; and one call in another, and its idempotency key."""
+"""Scopes and versions of results, nested calls, and idempotency keys."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_tool_whose_source_or_schema_changed_runs_again(saver: KeelSaver) -> N
 
 
 def test_one_cache_tells_tools_of_one_name_apart(saver: KeelSaver) -> None:
-    """As versions do; and the account of one that is gone is not given to another at its address."""
+    """A deleted tool's data is not used for a new tool at the same address."""
     cache = keeping(saver)
     seen = []
     for n in range(5):
@@ -124,11 +124,11 @@ def test_one_cache_tells_tools_of_one_name_apart(saver: KeelSaver) -> None:
     assert seen == ["0", "1", "2", "3", "4"]
 
 
-# -- calls in calls ----------------------------------------------------------------------------------------------------
+# -- nested calls ------------------------------------------------------------------------------------------------------
 
 
 def nested(cache: ToolCache, depths: list[int]) -> StructuredTool:
-    """A tool that calls itself, kept by the same cache, until it is three deep."""
+    """A tool that calls itself through the same cache, three levels deep."""
 
     def make(x: int, config: RunnableConfig) -> str:
         """Make."""
@@ -163,7 +163,7 @@ async def test_a_tool_may_call_itself_with_equal_arguments(saver: KeelSaver) -> 
 
 
 class Paying:
-    """A tool `pay` that notes its idempotency keys, and ends as it is told."""
+    """A tool `pay` that notes its idempotency keys and raises `end`, if it is set."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -209,7 +209,7 @@ def test_every_attempt_at_one_call_has_one_idempotency_key(saver: KeelSaver, clo
 @pytest.mark.parametrize("lost_reply", [False, True], ids=["not sent", "reply lost"])
 @pytest.mark.parametrize("trip", [0, 1])
 def test_the_key_outlives_a_store_that_fails(saver: KeelSaver, end: BaseException, lost_reply: bool, trip: int) -> None:
-    """An attempt that never began must not take away the key under which somebody may have been paid."""
+    """A failed attempt must keep the key under which an earlier one may have paid."""
     pay, fault = Paying(), Fault(lost_reply=lost_reply)
     cache = paying(with_tap(saver, fault), unknown="retry")
     pay.cut_off(cache, end)
@@ -224,7 +224,7 @@ def test_the_key_outlives_a_store_that_fails(saver: KeelSaver, end: BaseExceptio
 
 @pytest.mark.parametrize("lost_reply", [False, True], ids=["not sent", "reply lost"])
 def test_a_doubt_outlives_a_store_that_fails(saver: KeelSaver, lost_reply: bool) -> None:
-    """Somebody would have made it again, and could not: the next one is to be told of it still."""
+    """A failed retry must leave the doubt, so that the next caller is notified of it."""
     pay, cache = Paying(), paying(with_tap(saver, Fault(2, lost_reply=lost_reply)), unknown="retry", version="1")
     pay.cut_off(paying(saver, version="1"), Killed())
     with pytest.raises(Injected):

@@ -1,4 +1,4 @@
-"""The tool cache in `create_agent`: what a person edits, rejects or approves, and other middleware around it."""
+"""The tool cache in `create_agent`: edits, rejections, approvals, middleware."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHARED = ToolPolicy(scope="shared")
 
 @pytest.fixture(params=BACKENDS)
 def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ToolCache]:
-    """A cache whose results all threads share, so that what must not be shared shows."""
+    """A cache whose results all threads share, so that wrong sharing is visible."""
     needing(request.param, request)
     with SAVERS[request.param](tmp_path) as saver, ToolCache(saver, default=SHARED) as cache:  # type: ignore[arg-type]
         yield cache
@@ -80,7 +80,7 @@ async def test_an_edit_does_not_poison_the_cache(cache: ToolCache, face: str) ->
     assert runs == [100, 1]
     assert [is_replay(said[call_id]) for call_id in "abc"] == [False, False, True]
     assert said["b"].content == "paid 1"
-    assert said["c"].content == "paid 100"  # without the notice of the edit, which belongs to the other call
+    assert said["c"].content == "paid 100"  # the notice of the edit belongs to the other call
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -129,7 +129,7 @@ async def test_an_approval_is_asked_again_and_its_siblings_hit(cache: ToolCache,
     approved: list[str] = []
     graph = agent(cache, [counting(paid), approval(approved)], [three("a"), three("b")])
     assert question(await run(graph, face, hello(), thread("1"))) == {"approve": "it"}
-    assert question(await resume(graph, face, "ada", thread("1"))) == {"approve": "it"}  # the next turn's
+    assert question(await resume(graph, face, "ada", thread("1"))) == {"approve": "it"}  # the question of the next turn
     said = answers(await resume(graph, face, "bob", thread("1")))
     assert sorted(paid) == [1, 2]
     assert approved == ["ada", "bob"]
@@ -209,7 +209,7 @@ async def test_an_interrupt_before_the_tools_costs_nothing(cache: ToolCache, fac
 
 @pytest.mark.slow
 def test_without_langchain_the_middleware_says_what_to_install() -> None:
-    """In a process of its own, where it cannot be imported; all the rest works without it."""
+    """In a separate process where `langchain` cannot be imported."""
     program = (
         "import sys; sys.modules['langchain'] = None\n"
         "from langgraph_keel import InvalidInput, MemorySaver\n"

@@ -1,4 +1,4 @@
-"""Equal calls: what speaks for one call only is never taken from it by another, which gets a key of its own."""
+"""Equal calls: one call never uses the other's record, and has its own key."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TWICE = (("pay", {"to": "x"}, "call-1"), ("pay", {"to": "x"}, "call-2"))
 
 
 class Payments:
-    """Payments that a person has approved, and a tool beside them by which the process is killed."""
+    """Payments that a person approves, and a tool that kills the process."""
 
     def __init__(self) -> None:
         self.begun, self.made = list[str](), list[str]()
@@ -61,7 +61,7 @@ class Payments:
         def die(q: str) -> str:
             """Be the last moment of a process."""
             if self.dies:
-                time.sleep(0.3)  # the others have ended, and stored what came of them
+                time.sleep(0.3)  # the other calls have ended and stored their results
                 raise Killed
             return "ok"
 
@@ -94,7 +94,7 @@ async def test_each_of_two_equal_calls_is_approved_and_made_once(face: str) -> N
 
 @pytest.mark.parametrize("face", FACES)
 async def test_equal_calls_find_their_own_results_after_a_crash(face: str) -> None:
-    """The first one by the key that both have, the other one by the key that it got: the same at every attempt."""
+    """The first call keeps the shared key; the second one has its own stable key."""
     payments = Payments()
     with ToolCache(MemorySaver(), {"die": None}) as cache:
         tools = [payments.pay(), payments.die()]
@@ -115,7 +115,7 @@ async def test_equal_calls_find_their_own_results_after_a_crash(face: str) -> No
 
 @pytest.mark.parametrize("face", FACES)
 async def test_an_approved_payment_of_one_thread_is_not_repeated_as_another_one_asks(face: str) -> None:
-    """Killed after the payment, resumed after an equal call of another thread, whose person has not even answered."""
+    """Killed after the payment; then an equal call of another thread asks."""
     payments = Payments()
     with ToolCache(MemorySaver(), {"pay": ToolPolicy(scope="shared"), "die": None}) as cache:
         tools = [payments.pay(), payments.die()]
@@ -206,7 +206,7 @@ def send_and_die(database: Path, path: Path) -> None:
 
 
 def test_a_process_that_was_killed_leaves_a_doubt_about_each_of_two_equal_calls(tmp_path: Path) -> None:
-    """A person says what became of them, and the agent goes on; nothing was repeated."""
+    """A person settles both, and the agent continues without repeating a call."""
     database, path = tmp_path / "keel.db", tmp_path / "sent"
     assert exit_code(forked(send_and_die, database, path)) == -signal.SIGKILL
     with SqliteSaver(database) as saver, not_keeping(saver) as cache:
@@ -228,7 +228,7 @@ def test_a_process_that_was_killed_leaves_a_doubt_about_each_of_two_equal_calls(
 
 
 def cut_off(acted: list[str]) -> BaseTool:
-    """Pay; cut off the first time."""
+    """A tool that pays, and is cut off the first time."""
 
     @tool
     def pay(to: str) -> str:
@@ -247,7 +247,7 @@ ASKING = ToolPolicy(unknown="ask", scope="shared")
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("word", ["done", "retry"])
 async def test_two_persons_who_are_asked_about_one_call_are_both_obeyed(word: str, face: str) -> None:
-    """The second one says that it shall not be repeated, when the first has settled the matter already."""
+    """The second person says `skip` after the first one has settled the call."""
     acted: list[str] = []
     with ToolCache(MemorySaver(), {"pay": ASKING}) as cache:
         graph = tool_graph(cache, [cut_off(acted)], [calls(("pay", {"to": "x"}, "call-1"))])
@@ -261,7 +261,7 @@ async def test_two_persons_who_are_asked_about_one_call_are_both_obeyed(word: st
         made = list(acted)
         result = await resume(graph, face, "skip", thread("other"))
     assert acted == made
-    # Where the first one's word has brought a result, that is the result of the second one's call, too.
+    # If the first answer produced a result, it is also the result of the second call.
     said = "paid" if word == "retry" else "decided not to repeat it"
     assert said in answers(result)["call-1"].content
 
@@ -269,7 +269,7 @@ async def test_two_persons_who_are_asked_about_one_call_are_both_obeyed(word: st
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("word", ["skip", "done", "retry"])
 async def test_a_doubt_of_a_step_that_is_over_is_asked_about_once(word: str, face: str) -> None:
-    """The user went on with something else; nobody will ever resume that call."""
+    """The user continued with something else, so that call will never be resumed."""
     acted: list[str] = []
     script = [calls(("pay", {"to": "x"}, f"call-{turn}")) for turn in range(4)]
     with ToolCache(MemorySaver(), default=ToolPolicy(unknown="ask")) as cache:

@@ -1,4 +1,4 @@
-"""Whose answer is whose: tools of one `ToolNode` that ask at different times, also inside of each other."""
+"""Tools of one `ToolNode` ask at different times, and each gets its own answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 async def played(graph: Any, face: str) -> tuple[list[str], dict[str, Any]]:
-    """Answer each question by itself; return the questions in their order, and what the calls came to."""
+    """Answer each question. Return the questions in order, and the calls' results."""
     result = await at_once(graph, face, hello())
     asked: list[str] = []
     while ASKED in result and len(asked) < 8:
@@ -27,7 +27,7 @@ async def played(graph: Any, face: str) -> tuple[list[str], dict[str, Any]]:
 
 @pytest.mark.parametrize("turns", [0, 1, 3])
 async def test_who_asks_later_in_time_gets_its_own_answer(turns: int) -> None:
-    """An async graph shows the question that was asked first, whichever call is the first."""
+    """An async graph shows the question that was asked first, whatever its call."""
 
     @tool
     async def slow(q: str) -> str:
@@ -50,7 +50,7 @@ async def test_who_asks_later_in_time_gets_its_own_answer(turns: int) -> None:
 
 
 def both(cache: ToolCache, log: list[str]) -> list[BaseTool]:
-    """A tool that calls a tool that asks, and asks itself; and one beside it that asks."""
+    """A tool that asks and calls another tool that asks, and a sibling that asks."""
 
     def inner(q: str) -> str:
         log.append("inner")

@@ -1,4 +1,4 @@
-"""`ToolPolicy(unknown="ask")`: a person decides about a call that was cut off; once per doubt, for that call only."""
+"""`ToolPolicy(unknown="ask")`: a person decides each doubt once, for one call."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ToolCache]
 
 @pytest.fixture
 def small() -> Iterator[ToolCache]:
-    """A cache in memory, for what no backend has a part in."""
+    """A cache in memory, for tests that do not depend on the backend."""
     with asking(MemorySaver()) as cache:
         yield cache
 
@@ -62,7 +62,7 @@ def asking(saver: Any) -> ToolCache:
 
 
 def mortal(runs: list[int], deaths: int) -> BaseTool:
-    """A tool that acts, and then dies so many times."""
+    """A tool that acts, and then dies the first `deaths` times."""
 
     @tool
     def pay(x: int) -> str:
@@ -83,7 +83,7 @@ def paying(cache: ToolCache, runs: list[int], deaths: int = 1) -> Any:
 async def crash(cache: ToolCache, graph: Any, face: str, value: Any) -> None:
     with pytest.raises(Killed):
         await run(graph, face, value, thread("1"))
-    await asyncio.to_thread(cache.close)  # what the keeper writes of a call that was cut off
+    await asyncio.to_thread(cache.close)  # the keeper writes that the call was cut off
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -120,7 +120,7 @@ async def test_a_doubt_is_asked_about_once(cache: ToolCache, face: str, decision
     runs: list[int] = []
     graph = paying(cache, runs)
     await crash(cache, graph, face, hello())
-    for _ in range(2):  # until somebody answers
+    for _ in range(2):  # until the question is answered
         assert question(await run(graph, face, None, thread("1")))["tool"] == "pay"
     result = await resume(graph, face, answer, thread("1"))
     assert ASKED not in result
@@ -153,7 +153,7 @@ async def test_a_second_crash_is_a_second_doubt(cache: ToolCache, face: str) -> 
     await run(graph, face, None, thread("1"))
     await crash(cache, graph, face, Command(resume="retry"))
     asked = question(await run(graph, face, None, thread("1")))
-    assert runs == [1, 1]  # the answer to the first doubt is none to the second
+    assert runs == [1, 1]  # the answer to the first doubt does not apply to the second
     named = {"decision": "done", "attempt": asked["attempt"], "result": "ok"}
     said = answers(await resume(graph, face, named, thread("1")))
     assert (said["call-1"].content, runs) == ("ok", [1, 1])
@@ -161,7 +161,7 @@ async def test_a_second_crash_is_a_second_doubt(cache: ToolCache, face: str) -> 
 
 @pytest.mark.parametrize("face", FACES)
 async def test_a_second_doubt_stays_one_when_it_is_run_again_before_the_answer(cache: ToolCache, face: str) -> None:
-    """LangGraph gives the answer before the crash, which is still in the checkpoint, to the next question."""
+    """LangGraph passes the answer from before the crash to the next question."""
     runs: list[int] = []
     graph = paying(cache, runs, deaths=2)
     await crash(cache, graph, face, hello())
@@ -184,9 +184,9 @@ async def test_a_wrong_answer_before_a_second_crash_is_passed_over_too(small: To
     await resume(graph, face, "yes", thread("1"))
     await crash(small, graph, face, Command(resume="retry"))
     asked = question(await run(graph, face, None, thread("1")))
-    # The one before: "retry" may have been taken, and is not given again (tools/answers.py).
-    assert "'yes' is no answer" in asked["problem"]
-    # A word alone might be the answer of before, which LangGraph keeps.
+    # The answer before that: "retry" may have been used, and is not given again (tools/answers.py).
+    assert "'yes' is not an answer" in asked["problem"]
+    # A word without the attempt might be the previous answer, which LangGraph keeps.
     again = question(await resume(graph, face, "retry", thread("1")))
     assert (again["attempt"], runs) == (asked["attempt"], [1, 1])
     result = await resume(graph, face, again["answer_like"], thread("1"))
@@ -207,7 +207,7 @@ def two_mortals(runs: list[str]) -> list[BaseTool]:
     def quick(x: int) -> str:
         """Act."""
         runs.append("quick")
-        time.sleep(0.3)  # both have begun when the first of them dies
+        time.sleep(0.3)  # both have started when the first of them dies
         raise Killed
 
     return [slow, quick]
@@ -224,7 +224,7 @@ TURNS = pytest.mark.parametrize("turn", [("slow", "quick"), ("quick", "slow")], 
 @pytest.mark.parametrize("face", FACES)
 @TURNS
 async def test_an_answer_goes_to_the_call_that_was_asked_about(face: str, turn: tuple[str, str]) -> None:
-    """Also where the calls of a `ToolNode` reach the ledger in another order than the model made them."""
+    """Even if calls reach the ledger in another order than the model's."""
     runs: list[str] = []
     policies = {"slow": ToolPolicy(unknown="ask", scope=late), "quick": ASK}
     with ToolCache(MemorySaver(), policies) as cache:
@@ -242,11 +242,11 @@ async def test_an_answer_goes_to_the_call_that_was_asked_about(face: str, turn: 
 
 
 class Arrivals:
-    """Lets the calls of each attempt at a step come to their ledger in an order that a test draws."""
+    """Lets the calls of a step reach the ledger in an order drawn by the test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, draw: Callable[[], list[str]]) -> None:
         self._draw, self._order, self._changed, self._here = draw, draw(), Condition(), local()
-        self._all_are_here = Barrier(len(self._order))  # LangGraph begins no call of a step that another one has ended
+        self._all_are_here = Barrier(len(self._order))  # LangGraph starts no more calls once another has ended the step
         self._plan, self._take_slot = ToolCache.answer, cache_module.take_slot  # type: ignore[attr-defined]
         monkeypatch.setattr(ToolCache, "answer", lambda cache, *args: self._wait(cache, *args))
         monkeypatch.setattr(cache_module, "take_slot", self._come)
@@ -269,7 +269,7 @@ class Arrivals:
 
 @TURNS
 async def test_also_to_one_whose_thread_was_overtaken(turn: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A `ToolNode` on threads shows what the call that the model has named first asks, which comes last here."""
+    """A `ToolNode` on threads shows the question of the first call, which comes last."""
     Arrivals(monkeypatch, lambda: [f"call-{name}" for name in reversed(turn)])
     await test_an_answer_goes_to_the_call_that_was_asked_about("sync", turn)
 
@@ -279,7 +279,7 @@ async def test_also_to_one_whose_thread_was_overtaken(turn: tuple[str, str], mon
 async def test_a_call_gets_its_own_answers(
     small: ToolCache, face: str, deaths: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In any order of threads at each attempt; also after runs that died or stopped, and with answers by id."""
+    """In any order of threads, also after crashes, and with answers by id."""
     random, left, asked = Random(seed), iter(range(deaths)), 0
     names = ["call-0", "call-1", "call-2"]
     if face == "sync":
@@ -300,7 +300,7 @@ async def test_a_call_gets_its_own_answers(
         try:
             return await run(graph, face, value, thread("1"))
         except Killed:
-            small.close()  # writes that the call was cancelled
+            small.close()  # records that the call was cancelled
             return await go(None)
 
     script = [calls(*(("ask", {"x": x}, name) for x, name in enumerate(names)))]
@@ -363,7 +363,7 @@ async def test_an_agent_asks_about_each_call_by_itself(small: ToolCache, face: s
 
 @pytest.mark.parametrize("face", FACES)
 async def test_the_answers_of_one_node_stay_in_their_order(cache: ToolCache, face: str) -> None:
-    """A tool that is not run again passes over the answers it had used; the node's own questions get theirs."""
+    """A replayed tool skips its used answers; the node's questions get theirs."""
     used: list[str] = []
 
     @tool
@@ -398,7 +398,7 @@ async def test_the_answers_of_one_node_stay_in_their_order(cache: ToolCache, fac
 
 
 def dying(path: Path) -> BaseTool:
-    """A tool that notes its run in a file, and dies with its process the first two times."""
+    """A tool that notes its run in a file, and kills its process the first two times."""
 
     @tool
     def pay(x: int) -> str:
@@ -413,7 +413,7 @@ def dying(path: Path) -> BaseTool:
 
 
 def life(place: Place, path: Path, durability: str, answer: str | None) -> None:
-    """One life of an agent: it begins, goes on, or is resumed with an answer."""
+    """One life of an agent: it starts, continues, or is resumed with an answer."""
     with place.open() as saver, asking(saver) as cache:
         graph = tool_graph(cache, [dying(path)], [calls(("pay", {"x": 1}, "call-1"))])
         value = Command(resume=answer) if answer else rest_of(saver)
@@ -421,7 +421,7 @@ def life(place: Place, path: Path, durability: str, answer: str | None) -> None:
 
 
 def rest_of(saver: KeelSaver) -> Any:
-    """Nothing, to go on; or the same input again, where no checkpoint was left."""
+    """The input that continues: `None`, or the first input if nothing was stored."""
     return None if saver.get_tuple(thread("1")) else hello()
 
 
@@ -431,7 +431,7 @@ def test_killed_twice_it_is_asked_about_twice(place: Place, tmp_path: Path, dura
     path = tmp_path / "runs"
     live = partial(forked, life, place, path, durability)
     assert exit_code(live(None)) == 9
-    assert exit_code(live(None)) == 0  # asked, and left alone
+    assert exit_code(live(None)) == 0  # it asked, and was left unanswered
     assert exit_code(live("retry")) == 9
     with place.open() as saver, asking(saver) as cache:
         graph = tool_graph(cache, [dying(path)], [calls(("pay", {"x": 1}, "call-1"))])

@@ -1,4 +1,4 @@
-"""Hosts whose clocks differ by any amount: a call that is under way is made once, and one that was cut off is found."""
+"""Hosts whose clocks differ: a running call is made once; one cut off is found."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SKEWS = [sign * seconds for seconds in (40, 3600, 31_536_000) for sign in (1, -1
 
 
 def state_of(saver: KeelSaver) -> str:
-    """What is stored, whatever clocks tell."""
+    """Return the stored state of the only call, whatever the clocks say."""
     ((_, kept),) = saver.engine.run(Cells(saver.engine.session, CALLS, "t").every())
     return kept.record.state
 
@@ -39,7 +39,7 @@ def state_of(saver: KeelSaver) -> str:
 def test_a_call_that_is_under_way_is_made_once_whatever_clocks_say(
     flight: Flight, saver: KeelSaver, monkeypatch: pytest.MonkeyPatch, name: str | None
 ) -> None:
-    """Each of many has a clock of its own."""
+    """Each of many callers has its own clock."""
     slow = replace(flight, seconds=1.0, holder=name)
     skews = iter(SKEWS * 1000)
     monkeypatch.setattr("langgraph_keel.tools.cache._now", lambda: Clock().now + 1000 * next(skews))
@@ -54,7 +54,7 @@ def test_a_call_that_is_under_way_is_made_once_whatever_clocks_say(
 def test_a_call_that_was_cut_off_is_in_doubt_after_a_lease(
     flight: Flight, saver: KeelSaver, skew: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And the doubt is written down: nobody else has to watch the claim."""
+    """The doubt is stored, so no other process has to watch the claim."""
     away = replace(flight, seconds=60, lease=1.0, holder=ELSEWHERE, skew=skew)
     with holder(away) as other:
         other.send(signal.SIGKILL)
@@ -79,15 +79,15 @@ def test_a_person_settles_what_is_over_and_nothing_that_lives(
             cache.settle("t", key, "retry")
         assert state_of(saver) == "claimed"
         other.send(signal.SIGKILL)
-        with flight.cache(saver) as another:  # who has not seen that it lived a moment ago
+        with flight.cache(saver) as another:  # this cache has not observed a recent renewal
             another.settle("t", key, "done", "made")
         assert flight.at_once().call(cache) == "made"
     assert flight.runs == 1
-    assert "of tool 'make' was begun on another-host, and may still run: watching for up to 1.5 s" in caplog.text
+    assert "of tool 'make' was started on another-host and may still run: watching for up to 1.5 s" in caplog.text
 
 
 def test_a_renewal_always_changes_the_claim() -> None:
-    """Also on a host whose clock goes back, or stands; and another lease than one's own is known."""
+    """Also if the host's clock goes back or stops; the claim keeps its own lease."""
     saver = MemorySaver()
     engine = saver.engine
     calls = Ledger(engine.session, Watch(30.0))

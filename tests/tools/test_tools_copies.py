@@ -1,4 +1,4 @@
-"""Copies of threads with tool calls: a run that is resumed in the target does not make a call a second time."""
+"""Copies of threads with tool calls: a resumed copy does not repeat a call."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["saver", "shop"]  # fixtures
 
 
 def refused(report: CopyReport, *tools: str) -> bool:
-    """Whether thread `t` was not copied, as these tools would be called again."""
-    return not report.copied and f"these tool calls again: {', '.join(tools)}. The target" in report.failed["t"]
+    """Whether thread `t` was not copied because it would call these tools again."""
+    return not report.copied and f"repeat these tool calls: {', '.join(tools)}. The target" in report.failed["t"]
 
 
 async def ask(saver: KeelSaver, face: str, shop: Shop) -> None:
-    """Let an agent look, and ask a person in the same step."""
+    """Let an agent look something up and ask a person in the same step."""
     shop.asks = True
     assert ASKED in await run(graph_of(saver, shop, BOTH), face, hello(), thread("t"))
 
@@ -36,7 +36,7 @@ async def test_a_result_that_no_state_has_yet(tmp_path: Path, face: str) -> None
         assert refused(source.moving.copy_to(target), "look")
         assert target.get_tuple(thread("t")) is None
         assert source.moving.copy_to(target, shared=True).is_done
-        assert source.moving.copy_to(target).is_done  # with the same secret, which it has by now
+        assert source.moving.copy_to(target).is_done  # with the same secret, which the target has now
         await resume(graph_of(target, shop, BOTH), face, "yes", thread("t"))
         assert (shop.looked, len(shop.refunded)) == (["17"], 1)
 
@@ -81,7 +81,7 @@ async def copied(source: KeelSaver, target: KeelSaver, face: str, **options: Any
 async def test_an_open_call_is_the_originals_in_another_store(
     saver: KeelSaver, face: str, shop: Shop, decided: str
 ) -> None:
-    """The original may make it there, or has made it: nothing in the copy says so."""
+    """The original may still make the call, or has made it: the copy cannot know."""
     with MemorySaver() as source:
         await die(graph_of(source, shop), face, shop)
         (call,) = source.tools.calls("t")
@@ -107,7 +107,7 @@ async def test_an_open_call_is_the_originals_in_another_store(
 
 @each_face
 async def test_an_open_call_of_a_copy_is_so_in_its_forks_and_copies(saver: KeelSaver, face: str, shop: Shop) -> None:
-    """Also when the thread that came is deleted, and in a third store."""
+    """Also if the copied thread was deleted, and in a third store."""
     with MemorySaver() as source, MemorySaver() as third:
         await die(graph_of(source, shop), face, shop)
         (call,) = source.tools.calls("t")
@@ -160,7 +160,7 @@ async def test_a_copy_that_is_copied_again_learns_what_was_done(saver: KeelSaver
 
 
 async def test_a_call_that_may_be_made_again_is_found_in_the_target_or_not_copied(tmp_path: Path) -> None:
-    """Without the secret, the run of the copy would make it as a new call."""
+    """Without the secret, the copy's run would make it as a new call."""
     shop = Shop()
     with SqliteSaver(tmp_path / "one.db") as source, SqliteSaver(tmp_path / "two.db") as target:
         await die(graph_of(source, shop), "sync", shop)

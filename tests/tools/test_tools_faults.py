@@ -1,4 +1,4 @@
-"""What a call must survive: a new release, time, cancellation at the worst moment, lost replies, many threads."""
+"""Calls survive releases, delays, cancellation, lost replies and many threads."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ BESIDE = [calls(("pay", {"x": 1}, "call-1"), ("approve", {"what": "it"}, "call-2
 
 @pytest.mark.parametrize("face", FACES)
 async def test_a_new_release_does_not_repeat_a_call_of_the_step_that_goes_on(face: str) -> None:
-    """The process crashed, somebody mended the tool, and the agent resumes: the same call was paid already."""
+    """A crash, a fixed tool, a resumed agent: the call was already paid."""
     saver, runs = MemorySaver(), list[Any]()
     tools = [paying(runs), asking_beside([])]
     with ToolCache(saver, {"pay": ToolPolicy(version="1")}) as old:
@@ -117,7 +117,7 @@ def late(config: Any) -> str:
 async def test_approvals_of_two_tools_are_not_exchanged(
     monkeypatch: pytest.MonkeyPatch, face: str, turn: tuple[str, str], is_store_late: bool
 ) -> None:
-    """The ledger must not change the order in which the tools of a step ask; LangGraph counts on it."""
+    """The ledger must keep the order in which tools ask: LangGraph counts on it."""
     if is_store_late:
         late_at_first(monkeypatch, "settle")
     with ToolCache(MemorySaver(), {"slow": ToolPolicy(scope=late)}) as cache:
@@ -131,7 +131,7 @@ async def test_approvals_of_two_tools_are_not_exchanged(
 
 
 def nested(face: str) -> BaseTool:
-    """A tool that is an agent: a graph of its own, in which a person is asked."""
+    """A tool that runs a graph of its own, in which a person is asked."""
 
     def ask(state: MessagesState) -> dict[str, Any]:
         return {"messages": [("ai", interrupt("inside"))]}
@@ -153,7 +153,7 @@ def nested(face: str) -> BaseTool:
 
 @pytest.mark.parametrize("face", FACES)
 async def test_an_approval_in_a_graph_inside_a_tool_is_asked_again(face: str) -> None:
-    """The graph inside counts its interrupts by itself; LangGraph's counter of the outer task tells nothing."""
+    """The inner graph has its own counter of interrupts; the outer one is no help."""
     script = [calls(("delegate", {"what": "it"}, f"call-{turn}")) for turn in (1, 2)]
     with ToolCache(MemorySaver(), default=ToolPolicy(scope="shared")) as cache:
         graph = tool_graph(cache, [nested(face)], script)
@@ -172,7 +172,7 @@ KEYED = ToolPolicy(unknown="retry", idempotency_argument="key")
 
 @pytest.mark.parametrize("face", FACES)
 async def test_the_idempotency_key_survives_a_claim_whose_reply_was_lost(face: str) -> None:
-    """Killed, taken over by a claim whose reply is lost, run again: all of it is one payment, under one key."""
+    """Killed, claimed with a lost reply, run again: one payment under one key."""
     keys: list[str] = []
     fault = Fault(lost_reply=True)
 
@@ -194,7 +194,7 @@ async def test_the_idempotency_key_survives_a_claim_whose_reply_was_lost(face: s
         with pytest.raises(Killed):
             await run(graph, face, hello(), thread("1"))
         cache.close()
-        fault.arm(1)  # the first finds the doubt, the second takes it over
+        fault.arm(1)  # the first request finds the doubt, the second takes it over
         with pytest.raises(Injected):
             await run(graph, face, None, thread("1"))
         assert fault.fired
@@ -208,7 +208,7 @@ async def test_the_idempotency_key_survives_a_claim_whose_reply_was_lost(face: s
 
 
 class Stuck(Tap):
-    """Holds the reply to one request back, so that a task can be cancelled while it waits for it."""
+    """Holds back the reply to one request, so that a task can be cancelled then."""
 
     def __init__(self) -> None:
         self.at: int | None = None
@@ -225,7 +225,7 @@ class Stuck(Tap):
 
 
 class StuckDriver:
-    """Carries requests out at once; replies come when the tap lets them."""
+    """Sends requests immediately; the tap decides when their replies arrive."""
 
     def __init__(self, driver: Any, stuck: Stuck) -> None:
         self._driver, self._stuck = driver, stuck
@@ -249,13 +249,13 @@ async def cancelled_at(graph: Any, stuck: Stuck, request: int) -> None:
 
 
 async def test_a_result_that_is_known_survives_a_cancellation_while_it_is_stored() -> None:
-    """The tool has ended, its result is in hand, the client goes away: nobody need doubt, and nobody need wait."""
+    """The client disconnects after the tool has ended: no doubt, and no wait."""
     stuck, runs = Stuck(), list[Any]()
     saver = MemorySaver()
     with ToolCache(with_stuck(saver, stuck), secret=bytes(32)) as cache:
         node = ToolNode([paying(runs)], wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call)
         graph = loop_of(node, ONE, saver)
-        await cancelled_at(graph, stuck, 1)  # 0 claims, 1 settles
+        await cancelled_at(graph, stuck, 1)  # request 0 claims, 1 settles
         cache.close()
         said = answers(await asyncio.wait_for(graph.ainvoke(None, thread("1")), 5))
     assert (runs, said["call-1"].content) == ([1], "paid 1")
@@ -304,7 +304,7 @@ def test_a_cache_has_one_keeper_however_many_threads_begin_at_once(monkeypatch: 
     started: list[Thread] = []
 
     def slowly(*args: Any, **options: Any) -> Thread:
-        time.sleep(0.05)  # a switch of threads that comes at the worst moment, made certain
+        time.sleep(0.05)  # simulates a switch of threads at the worst moment
         started.append(Thread(*args, **options))
         return started[-1]
 
@@ -313,7 +313,7 @@ def test_a_cache_has_one_keeper_however_many_threads_begin_at_once(monkeypatch: 
 
     def begin(number: int) -> None:
         gate.wait()
-        cache._keeper.defer(lambda: done.append(number))  # private: a job that waits when the program ends
+        cache._keeper.defer(lambda: done.append(number))  # private: a job that still waits when the program ends
 
     threads = [Thread(target=begin, args=(number,)) for number in range(4)]
     for each in threads:
@@ -361,7 +361,7 @@ class Ordering(MessagesState):
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("face", FACES)
 async def test_a_strict_saver_replays_the_types_of_the_graph(face: str) -> None:
-    """LangGraph allows them to its copy of the saver; whatever the ledger makes of them, the graph goes on."""
+    """LangGraph allows the types to its copy of the saver; the graph must continue."""
     runs: list[int] = []
 
     @tool

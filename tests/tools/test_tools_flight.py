@@ -1,4 +1,4 @@
-"""Many ask for the same call at once, and holders die, sleep and lose their store: one run, one result, no wedge."""
+"""Concurrent equal calls whose holders die, sleep or lose the store run once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from langgraph_keel.testing.faults import Counter, Fault, Injected, Tap, with_ta
 
 FACES = pytest.mark.parametrize("face", ["sync", "async"])
 SOON = 5.0
-"""Seconds that nothing takes that waits for no lease, on a machine that has much to do."""
+"""Maximum seconds of an operation that waits for no lease, on a busy machine."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def saver(place: Place) -> Iterator[KeelSaver]:
         yield saver
 
 
-# -- all at once -------------------------------------------------------------------------------------------------------
+# -- concurrent callers ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ async def gathered(flight: Flight, cache: ToolCache) -> list[str]:
 
 @dataclass
 class Holder:
-    """A child that is in the middle of the call."""
+    """A child process in the middle of the call."""
 
     pid: int
     told: Connection
@@ -103,7 +103,7 @@ def holder(flight: Flight) -> Iterator[Holder]:
 
 @contextmanager
 def waiting(flight: Flight, saver: KeelSaver, **policy: Any) -> Iterator[Callable[[], str]]:
-    """Want the same, in a thread; give what waits for the result."""
+    """Make the same call in a thread; yield a function that waits for its result."""
     with ThreadPoolExecutor(1) as pool, flight.cache(saver, **policy) as cache:
         found = pool.submit(flight.at_once().call, cache)
         time.sleep(0.3)
@@ -112,7 +112,7 @@ def waiting(flight: Flight, saver: KeelSaver, **policy: Any) -> Iterator[Callabl
 
 
 def test_a_holder_that_was_killed_here_is_taken_over_at_once(flight: Flight, saver: KeelSaver) -> None:
-    """Before its lease of half a minute is over."""
+    """Before its lease of 30 seconds ends."""
     busy = replace(flight, seconds=60)
     with holder(busy) as other, waiting(flight, saver, unknown="retry") as result:
         other.send(signal.SIGKILL)
@@ -131,13 +131,13 @@ def test_a_holder_that_was_killed_elsewhere_is_taken_over_after_its_lease(flight
         other.send(signal.SIGKILL)
         since = time.monotonic()
         assert result() == f"by {os.getpid()}"
-        # Renewed every second, it may be a bit more than that old.
+        # The claim, renewed every second, may be a little older than that.
         assert 1.0 < time.monotonic() - since < away.lease + SOON
     assert flight.runs == 2
 
 
 class Late(Tap):
-    """Holds the first reply back until a process has ended."""
+    """Holds back the first reply until a process has ended."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -147,7 +147,7 @@ class Late(Tap):
 
 
 def test_a_holder_that_has_finished_and_gone_is_no_doubt(flight: Flight, saver: KeelSaver) -> None:
-    """Its claim was there when we asked; when we look for the process, it has stored its result and ended."""
+    """After we read its claim, it stores its result and ends, before we look for it."""
     with holder(replace(flight, seconds=0.5)) as other, flight.cache(with_tap(saver, Late(other.pid))) as cache:
         assert flight.call(cache) == f"by {other.pid}"
     assert flight.runs == 1
@@ -163,7 +163,7 @@ def test_a_call_that_was_cut_off_is_not_made_again_in_silence(flight: Flight, sa
 
 @pytest.mark.slow
 def test_a_holder_that_works_is_waited_for(flight: Flight, saver: KeelSaver) -> None:
-    """However long: for two leases here. On a busy machine it renewed one of a second too late."""
+    """Waits for two leases. On a busy machine a lease of 1 s was renewed too late."""
     slow = replace(flight, seconds=6.5, lease=3.0, holder=ELSEWHERE)
     with holder(slow) as other, waiting(flight, saver, unknown="retry") as result:
         assert result() == f"by {other.pid}"
@@ -172,7 +172,7 @@ def test_a_holder_that_works_is_waited_for(flight: Flight, saver: KeelSaver) -> 
 
 
 def test_a_holder_that_slept_through_its_lease_does_not_overwrite(flight: Flight, saver: KeelSaver) -> None:
-    """What was made meanwhile stays; what wakes up has its own result, and says that it is not stored."""
+    """The newer result stays; the sleeper warns that its own result is not stored."""
     sleepy = replace(flight, seconds=2.0, lease=1.0)
     with holder(sleepy) as other, flight.cache(saver, unknown="retry") as cache:
         other.send(signal.SIGSTOP)
@@ -203,7 +203,7 @@ def test_a_holder_that_slept_and_was_not_replaced_goes_on(flight: Flight, saver:
 
 
 class Cancelling(Tap):
-    """Cancels the task that sends request number `at`, so many seconds later if it waits for the reply then."""
+    """Cancels the task that sends request `at`, if it still waits `after` s later."""
 
     def __init__(self, at: int, after: float) -> None:
         self._left, self._after = at, after
@@ -242,7 +242,7 @@ def test_a_claim_that_failed_is_in_nobodys_way(flight: Flight, saver: KeelSaver,
 
 @pytest.mark.parametrize("at", [0, 1], ids=["claim", "result"])
 def test_a_request_that_was_cancelled_is_in_nobodys_way(flight: Flight, saver: KeelSaver, at: int) -> None:
-    """Whether it reached the store or not, and whenever."""
+    """Whether it reached the store or not, and at any moment."""
     cancellations: list[int] = []
 
     async def cancelled(x: int) -> None:
@@ -265,7 +265,7 @@ def test_a_request_that_was_cancelled_is_in_nobodys_way(flight: Flight, saver: K
 
 
 class Down(Tap):
-    """Fails from request number `at` on."""
+    """Fails all requests from number `at`."""
 
     def __init__(self, at: int) -> None:
         self._left = at
@@ -352,11 +352,11 @@ def test_a_connection_that_breaks_while_a_claim_is_made(flight: Flight, face: st
     assert flight.runs == 2
 
 
-# -- what it takes -----------------------------------------------------------------------------------------------------
+# -- round trips -------------------------------------------------------------------------------------------------------
 
 
 def trips(flight: Flight, saver: KeelSaver, face: str) -> list[int]:
-    """Of a first call, a hit, a miss, and the first call of another cache, whose secret is in the store."""
+    """Round trips of a call, hit, miss, and of another cache, which reads the secret."""
     counter, counts = Counter(), []
     one, other = (ToolCache(with_tap(saver, counter)) for _ in range(2))
     for cache, x in ((one, 1), (one, 1), (one, 2), (other, 1), (other, 1), (other, 3)):

@@ -1,4 +1,4 @@
-"""The ledger of a fork and of a copy: what the shared history has called is not called again, and its doubts stay."""
+"""Ledgers of forks and copies: calls of the shared history are not repeated."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BOTH = calls(("look", {"order": "17"}, "call-0"), ("refund", {"order": "17"}, "c
 
 
 class Shop:
-    """A tool that looks and one that acts; the process may die in the second one."""
+    """A tool that looks up and one that acts; the process may die in the second one."""
 
     cache: ToolCache
 
@@ -124,7 +124,7 @@ def states_of(saver: KeelSaver, *threads: str) -> list[str]:
 
 @each_face
 async def test_a_fork_learns_what_was_done(saver: KeelSaver, face: str, shop: Shop) -> None:
-    """Also a fork of the fork; what is settled in a fork is said of that one only."""
+    """Also a fork of the fork. A decision in a fork applies to that fork only."""
     graph = graph_of(saver, shop)
     await die(graph, face, shop)
     await fork_of(saver, face, thread("t"))
@@ -169,7 +169,7 @@ async def test_a_call_may_be_made_again_by_the_original_alone(saver: KeelSaver, 
 async def test_what_may_be_made_again_is_a_doubt_in_a_later_fork(
     saver: KeelSaver, face: str, shop: Shop, verb: str
 ) -> None:
-    """The original makes it; a fork or a copy that was made after the decision would make it, too."""
+    """The original makes it. A fork or copy made after the decision would make it too."""
     graph = graph_of(saver, shop)
     await die(graph, face, shop)
     (call,) = saver.tools.calls("t")
@@ -188,7 +188,7 @@ async def test_what_may_be_made_again_is_a_doubt_in_a_later_fork(
 @pytest.mark.parametrize("verb", ["fork", "copy"])
 @each_face
 async def test_of_threads_that_share_a_call_one_may_make_it(saver: KeelSaver, face: str, shop: Shop, verb: str) -> None:
-    """Also where the thread in between, or the original of all, was deleted: the first that is left is the original."""
+    """Also after a deletion: the first thread that remains becomes the original."""
     graph = graph_of(saver, shop)
     await die(graph, face, shop)
     await fork_of(saver, face, thread("t"), "middle")
@@ -215,7 +215,7 @@ async def test_of_threads_that_share_a_call_one_may_make_it(saver: KeelSaver, fa
 
 @each_face
 async def test_an_original_learns_what_was_done_of_its_fork(saver: KeelSaver, face: str, shop: Shop) -> None:
-    """Neither is paid again; but what was skipped in a fork, is only not made there."""
+    """Neither pays again; but `skip` in a fork applies to that fork only."""
     graph = graph_of(saver, shop)
     await die(graph, face, shop)
     (call,) = saver.tools.calls("t")
@@ -231,7 +231,7 @@ async def test_an_original_learns_what_was_done_of_its_fork(saver: KeelSaver, fa
 
 @each_face
 async def test_a_person_cannot_let_a_fork_repeat_what_the_original_may(saver: KeelSaver, face: str, shop: Shop) -> None:
-    """With `unknown="ask"`, the run of the fork asks, and takes no `retry` as long as the original exists."""
+    """With `unknown="ask"`, the fork asks, and refuses `retry` if its original exists."""
     graph = graph_of(saver, shop, unknown="ask")
     await die(graph, face, shop)
     await fork_of(saver, face, thread("t"))
@@ -348,7 +348,7 @@ async def test_a_doubt_in_a_subgraph_is_one_in_the_fork(
 
 @each_face
 async def test_a_tool_that_asked_asks_again_in_the_fork(saver: KeelSaver, face: str, shop: Shop) -> None:
-    """Also where its approval was given in the original, and not used."""
+    """Also if the original was approved but the approval was not used."""
     graph = graph_of(saver, shop)
     shop.asks = True
     await run(graph, face, hello(), thread("t"))
@@ -365,7 +365,7 @@ async def test_a_tool_that_asked_asks_again_in_the_fork(saver: KeelSaver, face: 
 
 @each_face
 async def test_an_answered_call_of_a_pending_step_is_not_made_again(saver: KeelSaver, face: str, shop: Shop) -> None:
-    """Of two that ask, one was answered and done: the fork asks for the other one only."""
+    """Of two calls that ask, one is done: the fork asks for the other one only."""
     shop.asks = True
     two = calls(("refund", {"order": "17"}, "call-1"), ("refund", {"order": "18"}, "call-2"))
     graph = graph_of(saver, shop, two)

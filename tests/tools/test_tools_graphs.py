@@ -1,4 +1,4 @@
-"""`cache.tool(...)`: a tool that is kept wherever it is called from, and called however tools are called."""
+"""`cache.tool(...)`: the tool is kept whatever calls it, and however it is called."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ToolCache]
 
 @pytest.fixture
 def small() -> Iterator[ToolCache]:
-    """A cache in memory, for what no backend has a part in."""
+    """A cache in memory, for tests that do not depend on the backend."""
     with ToolCache(MemorySaver(), default=THREAD) as cache:
         yield cache
 
@@ -55,7 +55,7 @@ class Doubled(TypedDict):
 
 
 def doubling(runs: list[Any]) -> BaseTool:
-    """A tool with both faces: each says which one ran."""
+    """A tool with both faces, which record the same runs."""
 
     @tool
     def double(n: int, by: int = 2) -> int:
@@ -217,7 +217,7 @@ async def test_by_a_tool_call_it_answers_with_a_message(small: ToolCache, face: 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("first", ["plain", "tool call"])
 async def test_how_a_call_is_written_decides_what_it_returns(small: ToolCache, face: str, first: str) -> None:
-    """As with the tool itself: a tool call gives a message, plain arguments give the content; also on a hit."""
+    """A tool call returns a message, plain arguments the content; also on a hit."""
     runs: list[int] = []
     kept = small.tool(doubling(runs))
     forms: list[Any] = [{"n": 4}, as_call("a", n=4)]
@@ -312,7 +312,7 @@ async def test_a_tool_that_asks_is_asked_again_from_a_node(cache: ToolCache, fac
 
 @pytest.mark.parametrize("face", FACES)
 async def test_two_equal_questions_of_one_node_are_two(small: ToolCache, face: str) -> None:
-    """Without ids the calls of a node look alike; an answer to the first is still none to the second."""
+    """The calls look the same without ids; the first answer is not for the second."""
 
     @tool
     def approve(what: str) -> str:

@@ -1,4 +1,4 @@
-"""Calls without an answer, as a run died, was cancelled or failed: what they are answered when the next input comes."""
+"""Unanswered calls of dead, failed or cancelled runs, answered on the next input."""
 
 from __future__ import annotations
 
@@ -57,11 +57,12 @@ async def _live_all(world: World, kind: str, lives: Any) -> None:
             await live(saver, world, kind, face, value, dies_at=dies_at, durability=durability)
         world.turns.clear()
         messages = await live(saver, world, kind, "async", said("the end"))
+    assert world.error is None
     assert messages[-1].text == "done"
     assert world.problems == []
 
 
-# -- what each call is answered ----------------------------------------------------------------------------------------
+# -- the answer to each call -------------------------------------------------------------------------------------------
 
 
 def texts(messages: Any) -> list[str]:
@@ -254,7 +255,7 @@ def test_of_a_command_the_message_is_told(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_a_branch_learns_nothing_of_calls_that_another_one_made() -> None:
-    """The model gives both calls the same id, and on the second branch the tool was never called."""
+    """Both calls have the same id, and the second branch never called the tool."""
     approve: Command[Any] = Command(resume={"decisions": [{"type": "approve"}]})
     with MemorySaver() as saver:
         world = World([["work"], ["work"]], reuses_ids=True)
@@ -268,7 +269,7 @@ def test_a_branch_learns_nothing_of_calls_that_another_one_made() -> None:
 
 
 def late(saver: KeelSaver, until: Event) -> KeelSaver:
-    """The saver with puts as late as those of a slow server: a step ends before what it runs from is stored."""
+    """A saver that is slow: a step ends before the checkpoint it runs from is stored."""
 
     def put(*given: Any) -> Any:
         assert until.wait(60)
@@ -329,7 +330,7 @@ def test_it_is_the_ledger_of_the_tenant_whose_graph_runs() -> None:
         assert texts(graph.invoke(said("two"), CONFIG)["messages"])[0] == "did 0"
 
 
-# -- where answers stand -----------------------------------------------------------------------------------------------
+# -- the place of answers ----------------------------------------------------------------------------------------------
 
 HUMAN, DONE = HumanMessage("hello", id="h"), AIMessage("done", id="d")
 ASKED = AIMessage("", id="a", tool_calls=[{"name": "act", "args": {}, "id": each} for each in ("1", "2")])

@@ -1,5 +1,6 @@
-"""An agent that calls three tools at once is killed at random moments: none that has finished runs again, and none that
-was caught in the middle does without the user's word.
+"""An agent that calls three tools concurrently is killed at random moments.
+
+No finished tool runs again, and an interrupted tool runs again only if the user says so.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from support.tools.children import SLOW, THREE, End, Life, Lives, Moment, Outsid
 from langgraph_keel import ToolCache
 
 KILLS = sized(5, 5, 9)
-"""Of each combination: with two faces and three durabilities, 30 on each backend, or 54."""
+"""Kills per combination of face and durability: 30 on each backend, or 54."""
 DURABILITIES = ("sync", "async", "exit")
 CONFIRMED = "A person confirmed that this call was carried out."
 
@@ -36,13 +37,13 @@ States = dict[str, set[str]]
 
 
 def states(life: Life) -> States:
-    """What the ledger says of each tool; a claim whose process has died is `unknown`.
+    """The states of each tool in the ledger; the claim of a dead process is `unknown`.
 
-    A call may stand there by two names, if its checkpoint was lost: the second time it was asked for, the model gave
-    it another. If the process was killed while the one took over from the other, the second is in doubt.
+    If its checkpoint was lost, a call may have two names: the model gave it another name when it was requested again.
+    If the process was killed while one name took over from the other, the second one is in doubt.
     """
     if life.place.kind in ("postgres", "redis"):
-        time.sleep(0.02)  # what the dead have sent may be on its way through the server still
+        time.sleep(0.02)  # requests of the killed process may still be on their way through the server
     with life.place.open() as saver:
         found: States = {}
         for call in saver.tools.calls(life.thread):
@@ -57,7 +58,7 @@ def begun(life: Life) -> Counter[str]:
 
 @dataclass
 class Watched:
-    """One thread, life after life; after each it is checked from outside what that life has done."""
+    """One thread over several lives; each is checked by its effects outside."""
 
     lives: Lives
     life: Life
@@ -112,7 +113,7 @@ class Watched:
         self.words["ask"] += len(questions) * (self.decision == "retry")
 
     def check_all(self) -> None:
-        """A tool that was never in doubt ran once; one that was, once more for each word of the user's at most."""
+        """A tool never in doubt ran once; others at most once more per word of the user."""
         lines = Outside(self.life.path).lines()
         for tool in THREE:
             ran = lines[f"begin {tool}"], lines[f"end {tool}"]
@@ -122,7 +123,7 @@ class Watched:
 
 
 def live_on(watched: Watched, moments: list[Moment]) -> None:
-    """Let the thread live until it has finished; kill it at these moments, as far as it gets to them."""
+    """Let the thread live until it has finished; kill it at these moments."""
     end, answer = End("killed"), None
     for _ in range(20):
         end = watched.live(moments.pop() if moments else None, answer)
@@ -133,16 +134,17 @@ def live_on(watched: Watched, moments: list[Moment]) -> None:
 
 
 def moment_of(chance: random.Random) -> Moment:
-    """Most often while the slow tool runs, and the others may or may not have finished; or anywhere else."""
+    """Mostly while the slow tool runs, otherwise at any request."""
     if chance.random() < 0.6:
         return Moment("begin slow", 1, chance.uniform(0, 1.2 * SLOW))
     return Moment("store", chance.randint(1, 36), chance.choice([0, chance.uniform(0, 0.003)]))
 
 
 def kill(lives: Lives, life: Life, kills: int) -> None:
-    """Kill threads at random moments, some of them twice, until two tools had finished in one of them and one had not.
+    """Kill threads at random moments, some of them twice.
 
-    On a busy machine none of the first five may have been caught so.
+    Stops after at least `kills` kills, once a kill has caught two finished tools and an unfinished one. On a busy
+    machine the first five kills may all miss that.
     """
     chance = random.Random(f"{life.place.kind} {life.graph} {life.is_async} {life.durability}")
     done = in_the_middle = 0

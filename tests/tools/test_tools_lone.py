@@ -1,4 +1,4 @@
-"""A `ToolNode` that has one wrapper of a cache alone: tools of the other kind of graph are kept, too, or refused."""
+"""A `ToolNode` with only one wrapper of a cache keeps or refuses the other calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, ToolCache
 
 
 class Bank:
-    """Tools that pay, and what was paid."""
+    """Tools that pay, and the log of payments."""
 
     def __init__(self) -> None:
         self.paid: list[int] = []
@@ -50,7 +50,7 @@ def graph_of(saver: KeelSaver, tools: list[BaseTool], name: str = "pay", **wrapp
 async def test_a_sync_graph_with_the_async_wrapper_is_refused(saver: KeelSaver) -> None:
     bank = Bank()
     graph = graph_of(saver, [bank.inner], awrap_tool_call=ToolCache(saver).awrap_tool_call)
-    with pytest.raises(InvalidInput, match="the tool 'pay' was not run: its ToolNode has a ToolCache for async"):
+    with pytest.raises(InvalidInput, match="the tool 'pay' was not run: its ToolNode has only the async"):
         await run(graph, "sync", {"messages": []}, thread("t"))
     assert bank.paid == []
 
@@ -66,7 +66,7 @@ async def test_an_async_graph_may_have_the_async_wrapper_alone(saver: KeelSaver,
 
 @each_face
 async def test_the_sync_wrapper_alone_keeps_calls_of_both(face: str) -> None:
-    """In an async graph it blocks the loop, so a database would not do here."""
+    """In an async graph it blocks the event loop, so a database would not do here."""
     bank, saver = Bank(), MemorySaver()
     cache = ToolCache(saver)
     await run(graph_of(saver, [bank.inner], wrap_tool_call=cache.wrap_tool_call), face, {"messages": []}, thread("t"))
@@ -74,7 +74,7 @@ async def test_the_sync_wrapper_alone_keeps_calls_of_both(face: str) -> None:
 
 
 async def test_what_no_wrapper_would_keep_is_not_refused(saver: KeelSaver) -> None:
-    """A tool that is not kept, one that such a tool calls, one that is kept by itself, one without a cache."""
+    """Tools that are not kept, called by such a tool, kept already, or have no cache."""
     bank = Bank()
     cache = ToolCache(saver, {"outer": None})
     lone: Any = {"awrap_tool_call": cache.awrap_tool_call}

@@ -1,4 +1,4 @@
-"""Turns of calls: a doubt beside a call that is to run, tools inside of tools, attempts at a node, equal calls."""
+"""The order of calls: doubts next to other calls, nested and equal calls, retries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOT_KEPT = ToolPolicy(scope="thread", cache_if=lambda result: False)
 
 
 class Deadly:
-    """A tool that is cut off as long as it is told to be."""
+    """A tool that is cut off as long as `error` is set."""
 
     def __init__(self, name: str, error: type[BaseException] = Killed) -> None:
         self.error: type[BaseException] | None = error
@@ -54,11 +54,11 @@ class Deadly:
         return self._work(q)
 
 
-# -- a doubt beside a call that is to run ------------------------------------------------------------------------------
+# -- a doubt next to a call that will run ------------------------------------------------------------------------------
 
 
 class Late:
-    """Carries requests out, the first one a little later when it is told to: that of the first call of a step."""
+    """Delays one request if `is_late` is set: the one of the first call of a step."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
@@ -72,14 +72,14 @@ class Late:
 
 
 def late(config: Any) -> str:
-    """The same for threads, of which any may be the first to send something."""
+    """The same for threads, where any call may be the first to send a request."""
     time.sleep(0.3)
     return "late"
 
 
 @pytest.mark.parametrize("face", FACES)
 async def test_a_doubt_does_not_wait_for_a_sibling_that_waits_for_its_turn(face: str) -> None:
-    """The sibling has claimed its call, and lets the first one begin first; the first one is not going to begin."""
+    """The sibling has claimed its call and waits for the first, which never starts."""
     first, second = Deadly("first"), Deadly("second", ValueError)
     script = [calls(("first", {"q": "x"}, "call-1"), ("second", {"q": "y"}, "call-2"))]
     plain = MemorySaver()
@@ -102,7 +102,7 @@ async def test_a_doubt_does_not_wait_for_a_sibling_that_waits_for_its_turn(face:
     assert first.runs == 1
 
 
-# -- tools inside of tools ---------------------------------------------------------------------------------------------
+# -- nested tools ------------------------------------------------------------------------------------------------------
 
 
 def asking_after(inner: BaseTool) -> BaseTool:
@@ -121,7 +121,7 @@ def asking_after(inner: BaseTool) -> BaseTool:
 
 @pytest.mark.parametrize("face", FACES)
 async def test_a_tool_that_calls_a_kept_tool_and_then_asks_a_person_goes_on(face: str) -> None:
-    """The call inside must not wait for the one that it is made inside of, which waits for it."""
+    """The inner call must not wait for the outer one, which waits for it."""
     look = Deadly("look")
     look.error = None
     with ToolCache(MemorySaver()) as cache:
@@ -156,7 +156,7 @@ async def test_a_doubt_inside_of_a_tool_does_not_wait_for_a_sibling_with_a_call_
         with pytest.raises(Killed):
             await run(graph, face, hello(), thread("t"))
         cache.close()
-        cache.clear("t")  # as if the process had been killed before the other one ended
+        cache.clear("t")  # as if the process had been killed before the outer tool ended
         look.error = None
         with pytest.raises(ToolOutcomeUnknown, match="look"):
             await at_once(graph, face, None)
@@ -180,7 +180,7 @@ async def test_two_doubts_inside_of_two_tools_do_not_wait_for_each_other(face: s
 
 
 async def test_a_doubt_in_a_thread_of_a_tool_does_not_wait_for_that_tool() -> None:
-    """A thread of the tool's own knows nothing of the context of the tool; it has its config."""
+    """A thread started by the tool has the tool's config, but not its context."""
     look = Deadly("look")
     with ToolCache(MemorySaver(), {"outer": RETRIED}) as cache:
         kept = cache.tool(look.tool)
@@ -201,7 +201,7 @@ async def test_a_doubt_in_a_thread_of_a_tool_does_not_wait_for_that_tool() -> No
     assert look.runs == 1
 
 
-# -- attempts, and equal calls -----------------------------------------------------------------------------------------
+# -- attempts and equal calls ------------------------------------------------------------------------------------------
 
 
 class Sent(TypedDict):
@@ -209,7 +209,7 @@ class Sent(TypedDict):
 
 
 class Sender:
-    """A node that sends messages by a kept tool, one after the other, and fails until it is told not to."""
+    """A node that sends messages by a kept tool, and fails while `fails` is set."""
 
     def __init__(self, cache: ToolCache, *names: str) -> None:
         self.names, self.fails, self.sent = names, True, list[str]()
@@ -246,7 +246,7 @@ class Sender:
 
 @pytest.mark.parametrize("face", FACES)
 async def test_another_attempt_at_a_node_finds_the_calls_of_the_first(face: str) -> None:
-    """A retry policy makes it in the same task, whose equal calls must not be counted on."""
+    """A retry runs in the same task; the count of equal calls must start again."""
     with ToolCache(MemorySaver(), {"send": NOT_KEPT}) as cache:
         sender = Sender(cache, "x")
         policy = RetryPolicy(max_attempts=3, initial_interval=0.01, retry_on=ConnectionError)
@@ -257,7 +257,7 @@ async def test_another_attempt_at_a_node_finds_the_calls_of_the_first(face: str)
 
 @pytest.mark.parametrize("face", FACES)
 async def test_the_order_of_other_calls_does_not_tell_equal_ones_apart(face: str) -> None:
-    """Threads, `gather` and sets come in another order each time: calls are counted each among its equals."""
+    """Threads, `gather` and sets change the order; only equal calls are counted."""
     with ToolCache(MemorySaver(), {"send": NOT_KEPT}) as cache:
         sender = Sender(cache, "a", "b")
         graph = sender.graph(face, cache.saver)
@@ -271,7 +271,7 @@ async def test_the_order_of_other_calls_does_not_tell_equal_ones_apart(face: str
 
 @pytest.mark.parametrize("face", FACES)
 async def test_equal_calls_of_a_node_are_two_calls_at_every_attempt(face: str) -> None:
-    """Neither is taken for the other: both were made, and neither may be made again in silence."""
+    """Neither is taken for the other, and neither may be repeated silently."""
     with ToolCache(MemorySaver(), {"send": NOT_KEPT}) as cache:
         sender = Sender(cache, "a", "a")
         graph = sender.graph(face, cache.saver)

@@ -1,5 +1,6 @@
-"""A step of three tool calls, cut short by a question, a cancellation, an error or a retry: no tool runs again that has
-run, and none that was cut off does without the user's word.
+"""A step of three tool calls, cut short by a question, cancel, error or retry.
+
+No finished tool runs again, and an interrupted tool runs again only if the user says so.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ shapes = pytest.mark.parametrize("shape", list(GRAPHS))
 
 @dataclass
 class Scene:
-    """A saver, a cache, and what the tools leave outside."""
+    """A saver, and the tools' log outside of it."""
 
     saver: KeelSaver
     outside: Outside
@@ -59,13 +60,13 @@ class Scene:
         return {call.tool: call.state for call in self.saver.tools.calls("t")}
 
     async def until(self, *lines: str) -> None:
-        """Wait until the tools have left these lines."""
+        """Wait until the tools have written these lines."""
         async with asyncio.timeout(30):
             while not all(self.outside.lines()[line] for line in lines):
                 await asyncio.sleep(0.005)
 
     def ran(self, *tools: str) -> list[tuple[int, int]]:
-        """How often each has begun and ended."""
+        """How often each tool has started and ended."""
         lines = self.outside.lines()
         return [(lines[f"begin {tool}"], lines[f"end {tool}"]) for tool in tools]
 
@@ -97,11 +98,11 @@ class Unlucky(Exception):
 def waiting(
     name: str, outside: Outside, is_time: Callable[[], bool], fails: Callable[[], bool] = lambda: False
 ) -> BaseTool:
-    """A tool that waits for something else after it has begun, and then fails, or ends."""
+    """A tool that waits for a condition after it has started, and then fails or ends."""
     begun_at = time.monotonic()
 
     def is_over() -> bool:
-        return is_time() or time.monotonic() > begun_at + 60  # a test that fails does not wait for ever
+        return is_time() or time.monotonic() > begun_at + 60  # a failing test must not wait forever
 
     def end() -> str:
         if fails():
@@ -146,7 +147,7 @@ async def test_an_answer_runs_no_other_tool_again(scene: Scene, is_async: bool, 
 def test_killed_after_the_answer_was_used(
     lives: Lives, place: Place, tmp_path: Path, is_async: bool, durability: Any
 ) -> None:
-    """Nobody is asked twice, though in exit durability LangGraph has forgotten the answer."""
+    """The person is asked once, though exit durability loses the answer."""
     chance, seen = random.Random(f"{place.kind} {is_async} {durability}"), 0
     life = Life(place=place, path=tmp_path, thread="", is_async=is_async, durability=durability, with_question=True)
     for number in range(12):
@@ -158,7 +159,7 @@ def test_killed_after_the_answer_was_used(
 
 
 def killed_after_the_answer(lives: Lives, life: Life, moment: Moment) -> bool:
-    """Return whether the kill came in time, and not too early."""
+    """Return whether the kill came after the answer was used, before the step ended."""
     asked = lives(life)
     assert asked.how == "asked"
     killed = lives(replace(life, answer="yes", moment=moment))
@@ -182,7 +183,7 @@ def held(outside: Outside) -> list[BaseTool]:
 
 
 def held_in_a_thread(outside: Outside) -> list[BaseTool]:
-    """It has no async form, so it is not cancelled: its thread goes on, and nobody hears how it ends."""
+    """The slow tool has no async form: its thread continues and its end is lost."""
     fast, quick, slow = held(outside)
     return [fast, quick, slow.model_copy(update={"coroutine": None})]
 
@@ -237,7 +238,7 @@ async def test_a_cancelled_tool_that_may_simply_runs_again(scene: Scene, shape: 
 
 
 def after(late: dict[str, float], name: str) -> Callable[[Any], str]:
-    """A scope that lets a call come late: it is asked for before the ledger is."""
+    """A scope that delays a call: it is evaluated before the ledger is read."""
 
     def scope(config: Any) -> str:
         time.sleep(late.get(name, 0))
@@ -251,7 +252,7 @@ def after(late: dict[str, float], name: str) -> Callable[[Any], str]:
 async def test_an_answer_about_one_call_is_not_taken_for_another(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, is_async: bool, is_asked_late: bool
 ) -> None:
-    """LangGraph gives the answers of a task to whoever asks first, and the calls of a `ToolNode` are one task."""
+    """LangGraph gives answers in order of asking; a `ToolNode`'s calls are one task."""
     late_at_first(monkeypatch, "note_doubt")
     late: dict[str, float] = {}
     policies = {name: ToolPolicy(unknown="ask", scope=after(late, name)) for name in ("one", "two")}
@@ -273,7 +274,7 @@ async def test_an_answer_about_one_call_is_not_taken_for_another(
 def test_a_question_lets_the_others_of_its_step_end(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, unknown: Literal["raise", "ask"]
 ) -> None:
-    """A question ends the run of an async graph, and its loop with it: what still ran would be in doubt."""
+    """A question ends an async run and its loop; running calls would be in doubt."""
     cache = scene.cache(unknown)
     graph = node_graph(cache, [asking(scene.outside), acting("slow", scene.outside, SLOW)])
     late_at_first(monkeypatch, "settle")
@@ -294,7 +295,7 @@ def one_fails(outside: Outside, slow: BaseTool) -> list[BaseTool]:
 
 
 async def go_on(scene: Scene, cache: ToolCache, words: Counter[str], invoked: Callable[[], Awaitable[Any]]) -> Any:
-    """Go on until the thread has finished; let all that was cut off run again, and count how often."""
+    """Continue to the end. Settle interrupted calls with `retry`, and count them."""
     for _ in range(10):
         try:
             return await invoked()
@@ -320,7 +321,7 @@ async def test_a_failing_sibling(scene: Scene, is_async: bool, durability: str, 
 
 @durabilities
 async def test_a_failing_sibling_that_cancels_the_others(scene: Scene, durability: str) -> None:
-    """LangChain's agent on the async face: what was cancelled waits for the user's word."""
+    """LangChain's agent on the async face: cancelled calls wait for a decision."""
     cache, words = scene.cache(), Counter[str]()
     graph = GRAPHS["agent"](cache, one_fails(scene.outside, held(scene.outside)[-1]))
     with pytest.raises(Unlucky):
@@ -335,7 +336,7 @@ async def test_a_failing_sibling_that_cancels_the_others(scene: Scene, durabilit
 
 
 async def test_a_doubt_puts_no_other_call_in_doubt(scene: Scene) -> None:
-    """LangChain's agent cancels the other calls of a step when one raises: those that run must be let end before."""
+    """LangChain's agent cancels siblings when one raises: they must end before that."""
     cache, slow = scene.cache(), held(scene.outside)[-1]
     with pytest.raises(Unlucky):
         await GRAPHS["agent"](cache, one_fails(scene.outside, slow)).ainvoke(first_input(), CONFIG)

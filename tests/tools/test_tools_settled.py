@@ -1,4 +1,4 @@
-"""Who has settled, forked, rewound, pruned, deleted or erased: the audit trail says so, and costs nothing otherwise."""
+"""The audit trail of settlements, forks, rewinds and removals, and its cost."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ async def does(saver: KeelSaver, face: str, verb: str, *given: Any, **more: Any)
 
 
 def told(saver: KeelSaver) -> list[tuple[str, Any]]:
-    """Return what the trail says: kinds, and who."""
+    """Return the kind and the actor of each event in the trail."""
     return [(event.kind, (event.content or {}).get("by")) for event in saver.approvals.audit()]
 
 
 async def paying(saver: KeelSaver, face: str, given: Any, thread_id: str = "t", *, dies: bool = False) -> None:
-    """Run an agent that pays, or is killed when it does."""
+    """Run an agent that pays, or is killed while it pays."""
 
     def pay(to: str) -> str:
         """Pay."""
@@ -98,7 +98,7 @@ async def prune(saver: KeelSaver, face: str, thread_id: str, key: str) -> None:
 async def test_a_settlement_that_was_cut_off_is_told_by_the_next_act(
     saver: KeelSaver, face: str, act: Any, decision: str
 ) -> None:
-    """Cut off at each of its requests, before or after it is carried out: the trail tells each settlement, once."""
+    """Cut off at each request: the trail contains each settlement once."""
     seen = []
     for lost_reply in (False, True):
         for at in count():
@@ -169,7 +169,7 @@ async def test_a_deletion_without_a_name_takes_no_trip_for_calls(saver: KeelSave
     await doubtful(saver, face)
     counter = Counter()
     await does(with_tap(saver, counter), face, "delete_thread", "t")
-    assert counter.taken() == 2  # is a person on hold?
+    assert counter.taken() == 2  # one of them asks whether a person is on hold
     assert told(saver) == []
 
 

@@ -1,4 +1,4 @@
-"""What a ledger must survive besides: outages, deletions, forks, ends without a word, hidden processes, other ends."""
+"""More hazards for a ledger: outages, deletions, process forks, other ends."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_renewal_that_fails_is_not_repeated_without_a_pause() -> None:
     keeper = Keeper(0.2, renew)
     claim = Claim(Shelf("t", "tool"), "key", "token", CallRecord("pay", "", "claimed", 0, 0, "holder", "lineage"))
     keeper.hold(claim)
-    while sum(at - began >= 0.7 for at in asked) < 2:  # it goes on when the store is back
+    while sum(at - began >= 0.7 for at in asked) < 2:  # it continues when the store is back
         assert time.monotonic() - began < 60
         time.sleep(0.05)
     keeper.drop(claim)
@@ -86,7 +86,7 @@ FORGET: dict[str, Callable[[ToolCache], object]] = {
 
 @pytest.mark.parametrize("how", FORGET)
 def test_hits_do_not_come_back_after_a_deletion(how: str) -> None:
-    """They are counted, and written later."""
+    """Hits are counted first and written later."""
     with ToolCache(MemorySaver(), default=THREAD) as cache:
         tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
         assert cache.stats.hits == 1
@@ -146,7 +146,7 @@ def test_a_doubt_in_a_forked_child_does_not_wait_for_a_call_of_the_parent() -> N
     try:
         while not any(call.state == "unknown" for call in cache.saver.tools.calls("t")):
             time.sleep(0.01)
-        time.sleep(0.1)  # the keeper has written it, and rests
+        time.sleep(0.1)  # the keeper has written it, and is idle
         assert exit_code(forked(child)) == 0
     finally:
         over.set()
@@ -178,7 +178,7 @@ def test_a_program_that_ends_without_closing_writes_what_was_counted(tmp_path: P
 
 @pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
 def test_a_live_process_that_is_hidden_is_not_dead(error: type[OSError], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`/proc` mounted with `hidepid`, or systemd's `ProtectProc`: no file says anything of others' processes."""
+    """`hidepid` or `ProtectProc` hides the files of other processes in `/proc`."""
     name, read = this_holder(), Path.read_text
 
     def hidden(path: Path, *args: Any, **options: Any) -> str:
@@ -194,7 +194,7 @@ def test_a_live_process_that_is_hidden_is_not_dead(error: type[OSError], monkeyp
 
 
 def handing_over(acted: list[str]) -> BaseTool:
-    """A tool that is an agent: a graph of its own, which leaves for the graph above."""
+    """A tool that runs a graph of its own, which hands over to the graph above."""
 
     def leave(state: MessagesState) -> Command[Any]:
         acted.append("left")
@@ -230,7 +230,7 @@ def test_what_handed_over_to_the_graph_above_is_not_repeated_in_silence() -> Non
     @tool
     def last(q: str) -> str:
         """Be cut off, once."""
-        time.sleep(0.3)  # the other one has ended
+        time.sleep(0.3)  # the other call has ended
         if deaths:
             raise deaths.pop()
         return "ok"
@@ -246,7 +246,7 @@ def test_what_handed_over_to_the_graph_above_is_not_repeated_in_silence() -> Non
 
 @pytest.mark.parametrize("face", FACES)
 async def test_what_a_person_says_of_a_doubt_that_was_settled_meanwhile_does_not_count(face: str) -> None:
-    """Somebody else was faster: the conversation says what the ledger says."""
+    """Another person was faster, so the conversation shows the ledger's result."""
     acted: list[str] = []
 
     @tool

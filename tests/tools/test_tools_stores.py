@@ -1,4 +1,4 @@
-"""The ledger of a graph's tools is where its threads are, or no tool runs."""
+"""No tool runs unless the ledger is in the store of the graph's threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class State(TypedDict, total=False):
 
 
 class Shop:
-    """A graph whose only node pays, and what was paid."""
+    """A graph whose only node pays, and the log of payments."""
 
     def __init__(self, keeper: Any, runs_on: Any, face: str) -> None:
         self.paid: list[int] = []
@@ -101,7 +101,7 @@ async def test_each_tenant_has_a_ledger(place: Place, face: str) -> None:
 
 
 class Wrapper(BaseCheckpointSaver[Any]):
-    """A saver around one of Keel's, as a server or a program may have it."""
+    """A saver that wraps one of Keel's, as a server or an application may do."""
 
     def __init__(self, inner: KeelSaver) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a newcomer runs into: doubts to settle, ends of programs, slips in policies, functions that fail."""
+"""Problems of new users: doubts, exits, wrong policies, failing functions."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ def test_a_doubt_says_how_it_is_settled(scope: Any, way: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("key", "decision", "result", "problem"),
     [
-        (None, "done", None, "None names no call"),
-        ("abcde", "done", None, "at least the first 6"),
+        (None, "done", None, "None is not a call's key"),
+        ("abcde", "done", None, "at least its first 6"),
         ("abcdef", "retry", "paid", "belongs to the decision 'done'"),
-        ("abcdef", "perhaps", None, "'perhaps' is no answer"),
-        ("abcdef", None, None, "None is no answer"),
+        ("abcdef", "perhaps", None, "'perhaps' is not an answer"),
+        ("abcdef", None, None, "None is not an answer"),
     ],
 )
 def test_what_settles_nothing_is_refused(key: Any, decision: Any, result: Any, problem: str) -> None:
@@ -168,7 +168,7 @@ def test_a_saver_keeps_no_cache_alive() -> None:
     assert not [kept for kept in saver.engine.closers if isinstance(kept, ToolCache)]
 
 
-# -- slips -------------------------------------------------------------------------------------------------------------
+# -- mistakes ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_arguments_that_a_tool_does_have() -> None:
 def test_a_policy_whose_name_is_misspelt_is_warned_of(
     name: str, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of any tool of the node, when one of them is called; once, though a program makes its tools anew for each run."""
+    """For any tool, once one is called; once, even if the tools are made again."""
 
     def search(q: str) -> str:
         """Search."""
@@ -275,11 +275,11 @@ def test_a_policy_whose_name_is_misspelt_is_warned_of(
             tool_graph(cache, [tool(search), tool(search_b)], script).invoke(hello(), thread(q))
     told = [record.getMessage() for record in caplog.records]
     assert told == (
-        ["tool 'search' has no policy of its own, but 'serch' has, which is no tool: is that misspelt?"] * warned
+        ["tool 'search' has no policy, but 'serch', which is not a tool, has one: is that name misspelt?"] * warned
     )
 
 
-# -- functions of the user's that fail ---------------------------------------------------------------------------------
+# -- user functions that fail ------------------------------------------------------------------------------------------
 
 
 def of_tenant(config: RunnableConfig) -> str:
@@ -309,7 +309,7 @@ async def test_a_predicate_that_fails_costs_nobody_the_result(face: str, caplog:
         assert said["call-1"].content == "seen x"
         assert [(call.state, call.is_kept) for call in cache.saver.tools.calls("t")] == [("done", False)]
     assert "tool 'look': its result is not kept, because cache_if of its ToolPolicy failed" in caplog.text
-    assert runs == ["x", "x"]  # two calls of the model's, neither of them kept
+    assert runs == ["x", "x"]  # two calls by the model, neither of them kept
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------

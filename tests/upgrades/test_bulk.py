@@ -278,6 +278,6 @@ def test_a_store_that_refuses_upgrades_says_so(tmp_path: Path) -> None:
     with place.open(upgrades=[upgrade(3, 4, lambda state: None)]) as saver:
         report = upgrade_threads(saver, ids_of(saver))
         assert report.counts == {"failed": 1}
-        assert "no upgrade begins from version 1" in report.failed["t0"]
+        assert "no upgrade starts from version 1" in report.failed["t0"]
         with pytest.raises(UpgradeFailed):
             saver.get_tuple(apps.thread_of(0))

@@ -168,7 +168,7 @@ def test_version_2_is_told_of_writes_of_version_3_to_a_checkpoint_of_its_own(old
 
 
 def test_what_nobody_can_carry_over_is_refused(old: Place) -> None:
-    told = r"thread 't0'.*from version 1 to 3: no upgrade begins from version 1"
+    told = r"thread 't0'.*from version 1 to 3: no upgrade starts from version 1"
     with old.open(upgrades=[upgrade(2, 3, nothing)]) as saver, pytest.raises(UpgradeFailed, match=told):
         saver.get_tuple(apps.thread_of(0))
 
@@ -198,13 +198,13 @@ def nothing(state: StoredState) -> None:
 @pytest.mark.parametrize(
     ("upgrades", "told"),
     [
-        ([upgrade(1, 2, nothing), upgrade(1, 2, nothing)], "two upgrades begin from version 1"),
+        ([upgrade(1, 2, nothing), upgrade(1, 2, nothing)], "two upgrades start from version 1"),
         ([upgrade(1, 2, nothing, graph="a"), upgrade(1, 2, nothing, graph="a")], "for the graph in 'a'"),
-        ([upgrade(1, 2, nothing), upgrade(1, 3, nothing, graph="a")], "lead to 2 and to 3"),
+        ([upgrade(1, 2, nothing), upgrade(1, 3, nothing, graph="a")], "from version 1 to both 2 and 3"),
         ([upgrade(1, 2, nothing), upgrade(3, 4, nothing)], "there is a gap"),
-        ([upgrade(1, 3, nothing), upgrade(2, 4, nothing)], r"gap|passes over"),
+        ([upgrade(1, 3, nothing), upgrade(2, 4, nothing)], r"gap|skips"),
         ([upgrade(1, 2)], "neither a function nor classes"),
-        ([nothing], "must be a list of upgrade"),
+        ([nothing], "must contain only upgrade"),
         (ModuleType("empty"), "empty has no upgrades"),
     ],
 )
@@ -246,13 +246,13 @@ def failing(state: StoredState) -> None:
 REFUSED: list[tuple[str, Callable[[StoredState], Any], str]] = [
     ("asks", lambda state: state.remove_node("ask"), "'ask' is next, and was removed"),
     ("sent", lambda state: state.remove_node("work"), "'work' is next, and was removed"),
-    ("sibling", lambda state: state.remove_node("left", go_to="finish"), "has run, and its step is not over"),
-    ("inside", lambda state: state.rename_node("research", "study"), "a graph in node 'research' waits for somebody"),
+    ("sibling", lambda state: state.remove_node("left", go_to="finish"), "has run in an unfinished step"),
+    ("inside", lambda state: state.rename_node("research", "study"), "a graph in node 'research' waits"),
     ("done", lambda state: state.rename("notes", "remarks"), "'notes' is a delta channel"),
-    ("done", lambda state: state.rename("cents", "kind"), "there is such a channel"),
-    ("done", lambda state: state.drop("branch:to:ask"), "is no channel of a state"),
+    ("done", lambda state: state.rename("cents", "kind"), "that channel already exists"),
+    ("done", lambda state: state.drop("branch:to:ask"), "is not a channel of the state"),
     ("done", lambda state: state.refuse("ask the accountant"), "ask the accountant"),
-    ("done", failing, "failing has raised KeyError: 'nothing of that name'"),
+    ("done", failing, "failing raised KeyError: 'nothing of that name'"),
 ]
 
 

@@ -1,6 +1,6 @@
-"""`keel web` in a real browser: Debian's Chromium, driven by playwright, on a server that is a process of its own.
+"""`keel web` in a real browser: Debian's Chromium with playwright, a real server.
 
-An error in the console, an exception of a script, or a request to another origin fails the test in which it comes up.
+An error in the console, an exception of a script, or a request to another origin fails the test in which it occurs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with all that the page shows."""
+    """A store with all kinds of data that the page shows."""
     path = tmp_path_factory.mktemp("web") / "agent.db"
     with SqliteSaver(path) as saver:
         in_a_thread(fill(saver))
@@ -61,13 +61,13 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(filled: Path, tmp_path: Path) -> Iterator[KeelSaver]:
-    """A store of the test's own that the server reads, too."""
+    """The test's own store, which the server reads, too."""
     with SqliteSaver(shutil.copy(filled, tmp_path / "agent.db")) as saver:
         yield saver
 
 
 def in_a_thread(work: Any) -> None:
-    """Run a coroutine: the loop of this thread is playwright's."""
+    """Run a coroutine in a thread, because playwright runs this thread's loop."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, work).result()
 
@@ -88,7 +88,7 @@ def served(store: KeelSaver, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def browse(chromium: Any, served: str) -> Iterator[Open]:
-    """Opens the page in a new profile, signed in; checks what the browser has to say in the end."""
+    """Opens the page in a new profile, signed in; finally checks the browser's log."""
     contexts, wrong = [], list[str]()
     origin = urlsplit(served)[:2]
 
@@ -129,7 +129,7 @@ def test_it_is_opened_by_the_link_alone(browse: Open, served: str) -> None:
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
     stranger = browse(sign_in=False)
     assert "Not signed in" in stranger.content()
-    # The browser reports the status of the page itself.
+    # The browser logs the status of the page itself.
     browse.wrong[:] = [each for each in browse.wrong if "401" not in each]  # type: ignore[attr-defined]
 
 
@@ -289,7 +289,7 @@ def test_all_fits_a_phone_and_can_be_read(browse: Open, dark: bool) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= 375, path
         assert page.evaluate(CONTRAST) == [], path
     page.goto(base + "thread?id=chat")
-    with page.expect_navigation():  # to its end: without its stylesheet a page is wider
+    with page.expect_navigation():  # wait until it is loaded: without its stylesheet a page is wider
         page.locator(".timeline a").first.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     assert page.evaluate(CONTRAST) == []
@@ -324,7 +324,7 @@ CONTRAST = """() => {
   }
   return found;
 }"""
-"""Names the texts whose contrast with what is behind them is below 4.5."""
+"""Returns the texts whose contrast with their background is below 4.5."""
 
 
 def test_all_is_done_with_the_keyboard_alone(browse: Open, store: KeelSaver) -> None:

@@ -1,4 +1,4 @@
-"""States that somebody has prepared for the page: markup, addresses, styles, control characters, sizes, odd ids."""
+"""Hostile states: markup, addresses, styles, control characters, sizes, odd ids."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ STYLES = re.compile(r"(url|expression|import|position:fixed|@)", re.IGNORECASE)
 
 
 def check(html: str) -> Page:
-    """See that a page has nothing but what Keel draws."""
+    """Check that a page contains only elements that Keel draws."""
     found = Page(html)
     assert not UNSAFE.search(html.replace("\n", "").replace("\t", ""))
     for name, attributes in found.elements:
@@ -83,12 +83,12 @@ def check(html: str) -> Page:
 
 
 def storable(evil: str) -> str:
-    """An id or a name: stores take neither zero nor more than some hundred characters."""
+    """Return an id or a name that stores accept: no NUL, at most 200 characters."""
     return evil.replace("\x00", "").replace("\ufffe", "").replace("\uffff", "")[:200]
 
 
 class Evil(Exception):
-    """What a node fails with."""
+    """The error of a node."""
 
 
 class State(MessagesState):
@@ -96,7 +96,7 @@ class State(MessagesState):
 
 
 async def hostile(saver: KeelSaver, evil: str) -> tuple[str, str]:
-    """Store a thread in which everything is evil, and one that waits, and return their ids."""
+    """Store a thread of hostile values and one that waits, and return their ids."""
     name = storable(evil)
 
     def talk(state: State) -> Any:

@@ -1,4 +1,4 @@
-"""The pages and forms of `keel web`, over ASGI: what they show, and what they do to the store."""
+"""The pages and forms of `keel web`, over ASGI: their contents and their effects."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_two_decide_and_the_second_is_told_who_did(memory: KeelSaver) -> N
         assert "maria approved this" in told.words
         assert not told.forms
         assert "maria approved this" in (await tom.page(f"/request?id={name}")).words
-        # The same again is no error: the reply to the first one may have been lost.
+        # Sending the decision again is not an error: the first reply may have been lost.
         (form,) = [(await maria.page(f"/request?id={name}")).forms]
         assert form == []
     request = await memory.approvals.aget(name)
@@ -182,7 +182,7 @@ async def test_arguments_that_do_not_fit_are_refused_and_kept(memory: KeelSaver,
     async with client(memory) as page:
         told = await page.decide(f"/request?id={name}", 400, kind=kind, args=args)
         assert "Nothing was decided" in told.words
-        assert args in told.words  # in the field, to be mended
+        assert args in told.words  # in the field, to be corrected
     assert (await memory.approvals.aget(name)).status == "waiting"
 
 
@@ -207,7 +207,7 @@ async def test_a_request_that_has_expired_is_not_decided() -> None:
         await talk(saver, soon, "soon", "Refund")
         name = await request_of(saver, "soon")
         fields = (await page.page(f"/request?id={name}")).form("decide")
-        # private: the clock of a saver that is open
+        # private: the clock of an open saver
         session = replace(saver.engine.session, clock=lambda: datetime.now(UTC) + timedelta(minutes=2))
         saver._engine = replace(saver.engine, session=session)  # private: as above
         shown = await page.page(f"/request?id={name}")
@@ -217,7 +217,7 @@ async def test_a_request_that_has_expired_is_not_decided() -> None:
 
 
 def keel_token(page: Client, name: str, session: str = "by:maria") -> str:
-    """The token that the page would have given for a request."""
+    """The token that the page would have issued for a request."""
     return str(page.app.guard.sign("form", session, "decide", name))
 
 

@@ -1,4 +1,4 @@
-"""What `keel web` refuses: each line of the list in langgraph_keel/web/README.md."""
+"""Requests that `keel web` refuses, as listed in langgraph_keel/web/README.md."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_a_token_is_exchanged_for_a_cookie(login: KeelApp) -> None:
 
 async def test_a_cookie_of_another_server_opens_nothing(login: KeelApp, saver: KeelSaver) -> None:
     other = KeelApp(saver, Guard(lambda _: None, login=True, by="tom"))
-    assert other.guard.cookie != login.guard.cookie  # two servers of one machine keep theirs apart
+    assert other.guard.cookie != login.guard.cookie  # two servers on one machine have separate cookies
     async with Client(other) as page:
         await signed_in(page, other)
         (value,) = [each.value for each in page.cookies.jar]
@@ -134,7 +134,7 @@ async def test_a_form_of_another_origin_is_refused(saver: KeelSaver, headers: di
         assert (await page.post("/decide", data=fields, headers=headers)).status_code == 403
         assert (await saver.approvals.aget(name)).status == "waiting"
         reply = await page.post("/decide", data=fields, headers={"origin": "http://localhost"})
-        assert reply.status_code == 200  # of a browser that sends no Sec-Fetch-Site
+        assert reply.status_code == 200  # from a browser that sends no Sec-Fetch-Site
 
 
 async def test_a_token_is_of_one_session_one_form_and_one_subject(saver: KeelSaver) -> None:

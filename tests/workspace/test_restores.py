@@ -1,4 +1,4 @@
-"""Restores of a workspace: beside an oracle, with links that lead out, and cut off at any time."""
+"""Restores of a workspace: against an oracle, with escaping links, and cut off."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.workspaces import Held, change, held, look, save, set_aside, write
 from langgraph_keel import MemorySaver, SqliteSaver, StoreError, StoreFull, Workspace, WorkspaceTaken
 
 FILES = 600
-"""Files that a restore changes which is cut off."""
+"""Number of files that the interrupted restore changes."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def opened(root: Path, **options: Any) -> SqliteSaver:
 @pytest.mark.parametrize("seed", range(sized(5, 20, 200)))
 def test_a_random_history(root: Path, seed: int) -> None:
     chance, moments = Random(seed), list[tuple[Any, Held]]()
-    known = set[tuple[str, bytes]]()  # what some snapshot has, by kind and content
+    known = set[tuple[str, bytes]]()  # kind and content of each file in a snapshot
     with MemorySaver(workspace=Workspace(root, repository=root.parent / "shadow")) as saver:
         root.mkdir()
         for _ in range(4):
@@ -128,7 +128,7 @@ def test_files_are_not_set_aside_through_a_link(root: Path) -> None:
             saver.workspace.restore(old)
         assert held(root.parent / "outside") == {b"a": ("file", b"not ours")}
         (root / ".keel-aside").unlink()
-        assert saver.workspace.preview(old).written == ()  # it was finished
+        assert saver.workspace.preview(old).written == ()  # the restore was completed
         assert (held(root), set_aside(root)) == ({b"a": ("file", b"1")}, {("file", b"by hand")})
 
 
@@ -183,11 +183,14 @@ def test_a_full_disk_loses_no_file() -> None:
         assert held(disk / "work") == first
 
 
-# -- cut off -----------------------------------------------------------------------------------------------------------
+# -- interruptions -----------------------------------------------------------------------------------------------------
 
 
 def cut_off(root: Path, config: Any, seconds: float, *, is_announced: bool = False) -> None:
-    """Restore in another process and kill it, with the git that it runs, so long after its start or announcement."""
+    """Restore in another process, and kill it with its git after `seconds`.
+
+    The time counts from its start or, with `is_announced`, from its announcement.
+    """
     begun, begins = os.pipe()
     pid = os.fork()
     if not pid:
@@ -200,13 +203,13 @@ def cut_off(root: Path, config: Any, seconds: float, *, is_announced: bool = Fal
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             break
     time.sleep(seconds)
-    os.kill(pid, signal.SIGSTOP)  # it starts no git any more
+    os.kill(pid, signal.SIGSTOP)  # so that it starts no more git
     os.waitpid(pid, os.WUNTRACED)
     with suppress(FileNotFoundError):
         for git in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             ends = os.pidfd_open(int(git))
             os.kill(int(git), signal.SIGKILL)
-            select.select([ends], [], [])  # until then it has the lock
+            select.select([ends], [], [])  # until it ends, it holds the lock
             os.close(ends)
     with suppress(ProcessLookupError, ChildProcessError):
         os.kill(pid, signal.SIGKILL)
@@ -235,7 +238,7 @@ def test_a_restore_that_is_killed_is_finished(root: Path) -> None:
     for point in range(points):
         old, (config, new) = held(root), moments[1 - point % 2]
         cut_off(root, config, whole * point / points, is_announced=bool(point % 2))
-        cut_off(root, config, whole * (point * 7 % points) / points)  # and what finishes it
+        cut_off(root, config, whole * (point * 7 % points) / points)  # cuts off the completing restore, too
         with opened(root) as saver:
             saver.workspace.preview(config)
         found = held(root)

@@ -1,4 +1,4 @@
-"""Files are saved with checkpoints, on each backend and by both faces; refusals; and how snapshots go."""
+"""Files are saved with checkpoints on each backend; refusals; expired snapshots."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_refusals(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         MemorySaver(workspace=Workspace(root, repository=root.parent))
     with opened(root) as saver:
         config = save(saver)
-        with pytest.raises(InvalidInput, match="lies in the other"):
+        with pytest.raises(InvalidInput, match="is inside the other"):
             saver.workspace.restore(config, into=root / "inside")
         with pytest.raises(NotFound, match="there is no such checkpoint"):
             saver.workspace.restore(at(config, "other"))
@@ -154,7 +154,7 @@ def test_one_run_has_a_directory(root: Path) -> None:
         old = save(saver, "third")
         graph(saver, ("inner", inner), writer(root, "ours")).invoke(INPUT, CONFIG, durability="sync")
         assert held(root) == {b"ours": ("file", b"ours")}
-        graph(saver, writer(root, "theirs")).invoke(INPUT, other, durability="sync")  # it was given back
+        graph(saver, writer(root, "theirs")).invoke(INPUT, other, durability="sync")  # the directory was released
         with opened(root) as second:
             graph(second, writer(root, "ours")).invoke(INPUT, CONFIG, durability="sync")
 
@@ -208,7 +208,7 @@ def test_what_is_not_saved_is_named(root: Path, caplog: pytest.LogCaptureFixture
         assert saver.workspace.preview(config).not_saved["large"] == "over 10 bytes"
         assert "'large' is not saved: over 10 bytes" in caplog.text
     with SqliteSaver(root.parent / "agent.db", workspace=Workspace(root, ignore=["a"], largest=10)) as saver:
-        assert "a" not in saver.workspace.files(save(saver))  # though the index had it
+        assert "a" not in saver.workspace.files(save(saver))  # although the index contained it
 
 
 def test_unchanged_files_cost_two_processes_and_write_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,10 +257,10 @@ def test_ten_thousand_files(root: Path) -> None:
             started = spent()
             save(saver)
             times.append(spent() - started)
-    assert sorted(times)[2] < 0.1  # of the processor: others use it, too
+    assert sorted(times)[2] < 0.1  # processor time, because other processes run too
 
 
-# -- how snapshots go --------------------------------------------------------------------------------------------------
+# -- expiry of snapshots -----------------------------------------------------------------------------------------------
 
 
 def test_trees_go_with_their_checkpoints(root: Path) -> None:
@@ -272,18 +272,18 @@ def test_trees_go_with_their_checkpoints(root: Path) -> None:
         save(saver, "other")
         assert len(refs(root)) == 4
         saver.prune(["t"])
-        assert len(refs(root)) == 2  # that of "c", of two threads
+        assert len(refs(root)) == 2  # the tree of "c", shared by two threads
         saver.delete_thread("other")
         assert len(refs(root)) == 1
         assert "git gc" in saver.retention.reclaim_space(full=True).note
         assert saver.workspace.restore(CONFIG).written == ()
-    with SqliteSaver(root.parent / "agent.db") as saver:  # without the option, too
+    with SqliteSaver(root.parent / "agent.db") as saver:  # also without the option
         saver.delete_thread("t")
     assert refs(root) == []
     with opened(root) as saver:
         saver.retention.reclaim_space(full=True)
         (root / "a").unlink()
-        config = save(saver, "later")  # the index names objects that were collected
+        config = save(saver, "later")  # the index names objects that were removed by gc
         write(root, b"b", "file", b"changed")
         save(saver, "later")
         saver.workspace.restore(config)

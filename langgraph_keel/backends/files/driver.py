@@ -270,7 +270,7 @@ class FileDriver(FileRoot):
                 "SqliteSaver, or open_saver with its path"
             )
         if self.read_only:
-            raise NotFound(f"{self.root}: there is no store of Keel")
+            raise NotFound(f"{self.root}: there is no Keel store")
         if others:
             raise NotAKeelStore(
                 f"{self.root}: not empty, and not a store of Keel (it contains {others[0]!r}): pass an empty "
@@ -283,7 +283,7 @@ class FileDriver(FileRoot):
         with named_errors(self.root):
             version = self._format()
         if version is None:
-            raise NotFound(f"{self.root}: there is no store of Keel")
+            raise NotFound(f"{self.root}: there is no Keel store")
         return version
 
     def open_check(self, writes: bool, tenant: str = "") -> Check:
@@ -312,7 +312,7 @@ class FileDriver(FileRoot):
         self._settle()
         version = self._format()
         if version is None and not self.auto_setup:
-            raise NotSetUp(f"{self.root}: there is no store of Keel, and auto_setup is off: call setup() once")
+            raise NotSetUp(f"{self.root}: there is no Keel store, and auto_setup is off: call setup() once")
         if version is not None and self._find_due(version):
             if self.read_only or not self.auto_setup:
                 why = "it was opened read-only" if self.read_only else "auto_setup is off"

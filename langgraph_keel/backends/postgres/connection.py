@@ -1,4 +1,4 @@
-"""Connections: how they are made and pooled, when they are dropped, which requests are retried, and errors by name."""
+"""Open, pool and drop connections; retry requests; translate errors."""
 
 from __future__ import annotations
 
@@ -47,38 +47,38 @@ Connection: TypeAlias = psycopg.Connection[Any]
 AsyncConnection: TypeAlias = psycopg.AsyncConnection[Any]
 C = TypeVar("C", psycopg.Connection[Any], psycopg.AsyncConnection[Any])
 Given: TypeAlias = "str | Connection | AsyncConnection | ConnectionPool[Any] | AsyncConnectionPool[Any]"
-"""A connection string, or a connection or pool, which stays the user's."""
+"""A connection string, or the user's own connection or pool."""
 
-# In this order: the first that fits.
+# The first match applies.
 NAMED: tuple[tuple[tuple[type[Exception], ...], type[KeelError], str], ...] = (
-    ((pg.InsufficientPrivilege,), AccessDenied, "this user lacks a right"),
-    ((pg.UndefinedTable, pg.InvalidSchemaName), NotSetUp, "the tables are gone"),
+    ((pg.InsufficientPrivilege,), AccessDenied, "this user lacks a permission"),
+    ((pg.UndefinedTable, pg.InvalidSchemaName), NotSetUp, "the tables are missing"),
     ((pg.ReadOnlySqlTransaction,), ReadOnlyStore, "the server takes no writes (a replica, or set read-only)"),
     (
         (pg.DiskFull, pg.OutOfMemory, pg.ConfigurationLimitExceeded),
         StoreFull,
-        "the server has no room left, free some on it",
+        "the server has no space left, free some there",
     ),
-    ((pg.QueryCanceled,), StoreBusy, "the server gave the statement up (statement_timeout or a cancel)"),
-    ((pg.LockNotAvailable,), StoreBusy, "a lock was not to be had in time"),
-    ((pg.SerializationFailure, pg.DeadlockDetected), StoreBusy, "others wrote the same thread again and again"),
+    ((pg.QueryCanceled,), StoreBusy, "the server cancelled the statement (statement_timeout or a cancel request)"),
+    ((pg.LockNotAvailable,), StoreBusy, "a lock was not available in time"),
+    ((pg.SerializationFailure, pg.DeadlockDetected), StoreBusy, "other processes kept writing to the same thread"),
     (
         (pg.InvalidSqlStatementName, pg.DuplicatePreparedStatement),
         StoreError,
-        "a pooler between forgets prepared statements (PgBouncer, transactions): open with prepare_threshold=None",
+        "a pooler drops prepared statements (PgBouncer, transaction pooling): open with prepare_threshold=None",
     ),
-    ((pg.NumericValueOutOfRange,), StoreError, "an item log holds 2^31 items: go on in a new thread"),
+    ((pg.NumericValueOutOfRange,), StoreError, "an item log contains 2^31 items: continue in a new thread"),
 )
-# Errors of connecting have no code in psycopg, only the server's words. In other languages than English they are not
-# recognized, and become `StoreUnavailable`.
+# Connection errors have no code in psycopg, only the server's text. In languages other than English they are not
+# recognized and become `StoreUnavailable`.
 WORDED: tuple[tuple[str, type[KeelError], str], ...] = (
-    ("too many clients", StoreBusy, "the server takes no more connections"),
-    ("too many connections", StoreBusy, "the server takes no more connections"),
-    ("remaining connection slots", StoreBusy, "the server takes no more connections"),
+    ("too many clients", StoreBusy, "the server accepts no more connections"),
+    ("too many connections", StoreBusy, "the server accepts no more connections"),
+    ("remaining connection slots", StoreBusy, "the server accepts no more connections"),
     ('role "', AccessDenied, "the server refuses this user"),
     ("does not exist", StoreUnavailable, "this database does not exist, create it first"),
     ("password", AccessDenied, "the server refuses this user"),
-    # Messages of libpq and psycopg about options, before they connect: `invalid sslmode value: "x"`.
+    # Messages of libpq and psycopg about options, before connecting: `invalid sslmode value: "x"`.
     ("connection is bad: invalid", InvalidInput, "an option of the connection string has a wrong value"),
     ("bad value for", InvalidInput, "an option of the connection string has a wrong value"),
     ("authentication", AccessDenied, "the server refuses this user"),
@@ -86,13 +86,13 @@ WORDED: tuple[tuple[str, type[KeelError], str], ...] = (
 )
 
 RACES = {"40001", "40P01"}
-"""serialization_failure and deadlock_detected; CockroachDB and YugabyteDB ask clients to retry after these."""
+"""serialization_failure and deadlock_detected, after which clients should retry."""
 SHUFFLED = {"26000", "42P05"}
-"""A prepared statement that is missing, or there twice: a pooler now uses another connection of the server."""
+"""A prepared statement is missing or duplicate: a pooler switched connections."""
 
 
 def name_error(error: BaseException, where: str) -> BaseException:
-    """Return an error of psycopg as the error of Keel that says what to do; any other error as it is."""
+    """Return Keel's error for an error of psycopg; other errors unchanged."""
     if not isinstance(error, (psycopg.Error, OSError)) or isinstance(error, KeelError):
         return error
     text = " ".join(str(error).split())
@@ -102,7 +102,7 @@ def name_error(error: BaseException, where: str) -> BaseException:
     for words, kind, what in WORDED if getattr(error, "sqlstate", None) is None else ():
         if words in text:
             return kind(f"{where}: {what} ({text.rpartition('FATAL: ')[2]})")
-    # Of a pool of the user's own; psycopg_pool need not be installed.
+    # Errors of a user's own pool; psycopg_pool may not be installed.
     if type(error).__name__ == "PoolTimeout":
         return StoreBusy(f"{where}: all connections of the pool were in use: {text}")
     if type(error).__name__ == "PoolClosed":
@@ -114,7 +114,7 @@ def name_error(error: BaseException, where: str) -> BaseException:
 
 @contextmanager
 def named_errors(where: str) -> Iterator[None]:
-    """Raise errors of psycopg as those of Keel."""
+    """Translate errors of psycopg with `name_error`."""
     try:
         yield
     except KeelError:
@@ -124,10 +124,10 @@ def named_errors(where: str) -> Iterator[None]:
 
 
 def is_lost(connection: Connection | AsyncConnection) -> bool:
-    """Return whether an idle connection was closed by the server, without a round trip."""
+    """Return whether the server closed an idle connection, without a round trip."""
     if connection.closed:
         return True
-    # A restart, a failover or a timeout has left something to read on a socket where nothing is due.
+    # A restart, a failover or a timeout left unexpected data to read on the socket.
     poller = select.poll()
     poller.register(connection.fileno(), select.POLLIN)
     return bool(poller.poll(0))
@@ -139,14 +139,14 @@ def is_usable(connection: Connection | AsyncConnection) -> bool:
     return pgconn.transaction_status == TransactionStatus.IDLE and pgconn.pipeline_status == PipelineStatus.OFF
 
 
-# The pools of psycopg_pool (3.3.3) connect in background threads until the caller's time is up: with a wrong password,
-# `PoolTimeout` after all of 5 s, and the reason is only logged. An `AsyncConnectionPool` can be closed in its own loop
-# only, but a saver is closed from anywhere; and each pool has four threads. These pools connect in the thread that
-# needs a connection, raise the server's error after 1 to 32 ms, and take 16 microseconds to lend one (there: 11).
+# The pools of psycopg_pool (3.3.3) have four threads each and connect in the background until the caller's timeout:
+# with a wrong password, `PoolTimeout` after 5 s, and the reason is only logged. An `AsyncConnectionPool` can be closed
+# only in its own loop, but a saver must be closable anywhere. These pools connect in the thread that needs a
+# connection, raise the server's error after 1 to 32 ms, and lend a connection in 16 microseconds (there: 11).
 
 
 class _Idle(Generic[C]):
-    """The part of a pool that is the same in both faces: connections that are not in use."""
+    """Idle connections: the part shared by the blocking and the async pool."""
 
     def __init__(self, size: int, timeout: float, where: str) -> None:
         self._size = size
@@ -164,7 +164,7 @@ class _Idle(Generic[C]):
 
     def _take(self) -> C | None:
         while self._idle:
-            with suppress(IndexError):  # another thread may have been quicker
+            with suppress(IndexError):  # another thread may have taken it
                 connection = self._idle.pop()
                 if not is_lost(connection):
                     return connection
@@ -178,14 +178,14 @@ class _Idle(Generic[C]):
             connection.pgconn.finish()
 
     def close(self) -> None:
-        """Close idle connections now, and those in use when they are given back."""
+        """Close idle connections now, and used ones when they are returned."""
         self._closed = True
         while self._idle:
-            self._idle.pop().pgconn.finish()  # from any thread, also if its loop is closed
+            self._idle.pop().pgconn.finish()  # works in any thread, even if the loop is closed
 
 
 class Pool(_Idle[Connection]):
-    """Connections of one process, made when they are needed, in the thread that needs them."""
+    """Connections of one process, opened on demand in the requesting thread."""
 
     def __init__(self, connect: Callable[[], Connection], size: int, timeout: float, where: str) -> None:
         super().__init__(size, timeout, where)
@@ -209,7 +209,7 @@ class Pool(_Idle[Connection]):
 
 
 class AsyncPool(_Idle[AsyncConnection]):
-    """As `Pool`, for the tasks of one loop."""
+    """Like `Pool`, for the tasks of one loop."""
 
     def __init__(
         self, connect: Callable[[], Awaitable[AsyncConnection]], size: int, timeout: float, where: str
@@ -242,14 +242,14 @@ class AsyncPool(_Idle[AsyncConnection]):
             self._slots.release()
 
     def close_all(self) -> None:
-        """Close all connections now, as their loop is dead."""
+        """Close all connections now; their loop is closed."""
         self.close()
         for connection in self._lent:
             connection.pgconn.finish()
 
 
 class OwnConnections:
-    """Connections that Keel makes itself: a pool for all threads, and one for each loop."""
+    """Keel's own connections: a pool for all threads, and one per event loop."""
 
     blocks = False
 
@@ -261,11 +261,11 @@ class OwnConnections:
         self._pools: dict[asyncio.AbstractEventLoop, AsyncPool] = {}
 
     def connect(self) -> Connection:
-        """Return a connection outside of the pools, which the caller closes."""
+        """Return a connection outside the pools; the caller closes it."""
         return OwnConnection.connect(self._conninfo, **self._options)
 
     async def aconnect(self) -> AsyncConnection:
-        """As `connect`, for the running loop."""
+        """Like `connect`, for the running loop."""
         return await AsyncOwnConnection.connect(self._conninfo, **self._options)
 
     def connection(self) -> AbstractContextManager[Connection]:
@@ -278,7 +278,7 @@ class OwnConnections:
         if loop not in self._pools:
             for dead in [other for other in list(self._pools) if other.is_closed()]:
                 pool = self._pools.pop(dead, None)
-                if pool is not None:  # a loop of another thread may have done it at this moment
+                if pool is not None:  # another thread's loop may have removed it
                     pool.close_all()
             self._pools[loop] = AsyncPool(self.aconnect, *self._limits)
         return self._pools[loop].connection()
@@ -295,7 +295,7 @@ class OwnConnections:
 
 @dataclass(slots=True)
 class WatchedRequest:
-    """A request that waits for its reply, until `due` on the clock of `monotonic`."""
+    """A request that waits for its reply until `due` (`monotonic`)."""
 
     connection: Connection | AsyncConnection
     due: float
@@ -303,17 +303,18 @@ class WatchedRequest:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the connection cannot be used again: closed, or left while it waits for a reply.
+        """Whether the connection cannot be reused: closed, or still waiting for a reply.
 
-        psycopg leaves it so ("connection socket closed") where the socket breaks between two of its polls.
+        psycopg leaves it waiting ("connection socket closed") if the socket breaks between two polls.
         """
         return self.connection.closed or self.connection.info.transaction_status == TransactionStatus.ACTIVE
 
 
 class Watchdog:
-    """Cuts connections that wait longer than `timeout`: psycopg waits for ever if the network loses an answer.
+    """Closes connections that wait longer than `timeout` for a reply.
 
-    One thread watches all requests, and lives while there are any: a timer for each would cost as much as the request.
+    psycopg itself waits forever if the network loses a reply. One thread watches all requests while there are any: a
+    timer per request would cost as much as the request.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -325,7 +326,7 @@ class Watchdog:
 
     @contextmanager
     def watch(self, connection: Connection | AsyncConnection, budget: RetryBudget) -> Iterator[None]:
-        """Watch a request on `connection`; if it fails, its budget decides whether it is sent again."""
+        """Watch a request; if it fails, its budget decides whether to send it again."""
         watched = WatchedRequest(connection, time.monotonic() + self._timeout)
         with self._lock:
             self._waiting[id(watched)] = watched
@@ -351,7 +352,7 @@ class Watchdog:
                     if time.monotonic() <= watched.due or watched.was_cut:
                         continue
                     watched.was_cut = True
-                    # The thread that waits on the connection wakes with an error.
+                    # This wakes the thread that waits on the connection, with an error.
                     with (
                         suppress(OSError, psycopg.Error),
                         socket.socket(fileno=os.dup(watched.connection.fileno())) as end,
@@ -361,18 +362,18 @@ class Watchdog:
 
 
 class Retry(Exception):
-    """The request has to be sent once more, after `delay` seconds."""
+    """The request must be sent again, after `delay` seconds."""
 
     def __init__(self, delay: float) -> None:
         self.delay = delay
 
 
 class GroupFailed(Exception):
-    """A group of requests could not be carried out, for any reason; each has to be sent by itself."""
+    """A group of requests failed; each must be sent separately."""
 
 
 class RetryBudget:
-    """Decides which errors of one request are retried: a broken connection once, a lost race until time is up."""
+    """Retries a request once after a broken connection; after races until timeout."""
 
     def __init__(self, where: str, timeout: float) -> None:
         self._where = where
@@ -381,9 +382,9 @@ class RetryBudget:
         self._resent = self.was_broken = False
 
     def check(self, error: Exception, watched: WatchedRequest) -> None:
-        """Raise `Retry` if a request that failed is to be sent again."""
+        """Raise `Retry` if a failed request should be sent again."""
         if watched.was_cut:
-            text = f"{self._where}: no answer within {self._timeout} s; if this was a put, it may yet be stored"
+            text = f"{self._where}: no reply within {self._timeout} s; a write may still be stored"
             raise StoreUnavailable(text) from error
         if isinstance(error, GroupFailed):
             return

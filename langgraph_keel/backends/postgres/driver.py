@@ -1,6 +1,6 @@
-"""The PostgreSQL driver: how tables are checked or made when a database is opened, and how a request is sent.
+"""The PostgreSQL driver: check or create the tables, and send requests.
 
-A request may be sent again after its connection broke, since each is harmless the second time.
+A request is sent again if its connection breaks; every request is safe to repeat.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from langgraph_keel.errors import (
 
 MISSING = {"42P01", "3F000"}  # undefined_table, invalid_schema_name
 RENAMED = {"42P01", "42703"}  # undefined_table, undefined_column
-"""Errors of a statement of a former format, after a newer Keel has migrated the tables."""
+"""Errors of an old format's statement after a newer Keel migrated the tables."""
 FOREIGN = {"42703", "42883"}  # undefined_column, undefined_function (an operator for other types)
 DENIED = {"42501", "25006"}  # insufficient_privilege, read_only_sql_transaction
-# Another process has just created the same: unique_violation and internal_error ("tuple concurrently
+# Another process has just created the same objects: unique_violation and internal_error ("tuple concurrently
 # updated") of the catalogs, duplicate table, object and schema, serialization_failure, deadlock_detected.
 RIVALLED = {"23505", "XX000", "42P07", "42710", "42P06", "40001", "40P01"}
-# Another process has done the migration: division_by_zero (`Tables.script_of`), and as above.
+# Another process has already migrated: division_by_zero (`Tables.script_of`), and as above.
 OVERTAKEN = {"22012", "40001", "40P01"}
 TRIES = 8
 
@@ -74,20 +74,20 @@ SELECT format, EXISTS (
 """
 
 Rows: TypeAlias = list[Any]
-Asked: TypeAlias = "str | Request"  # a script of many statements, run as one transaction without a reply; or a query
+Asked: TypeAlias = "str | Request"  # a script, run as one transaction without a reply, or a query
 
 T = TypeVar("T")
 
 _UNKNOWN = re.compile(r'(?:query parameter|connection option): "([A-Za-z_]+)"|connection option "([A-Za-z_]+)"')
-"""How libpq names an option that it does not know."""
+"""Matches libpq's message about an unknown option."""
 
 _BEGIN, _COMMIT = Statement(b"BEGIN", ()), Statement(b"COMMIT", ())
-# Short: if one waits for a lock, all of its group wait with it.
+# Short: if one request waits for a lock, its whole group waits.
 _GROUP_BEGINS = _BEGIN, Statement(b"SET LOCAL lock_timeout = '50ms'", ())
 
 
 def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) -> StorePlan[Asked, Rows, None]:
-    """Check in one trip that the tables exist in the present format; create or migrate them if they do not."""
+    """Check the tables and their format in one trip; create or migrate them if due."""
     for _ in range(TRIES * (1 + len(tables.migrations))):
         formats, is_ranked = yield from _read_formats(tables, where)
         due = find_due(tables.migrations, min(formats), where) if formats else ()
@@ -105,13 +105,13 @@ def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) 
     prefix = f"{tables.schema}." if tables.schema else ""
     names = (f"{prefix}keel_{name}" for name in ("threads", "entries", "items", "floors", "batches", "cells"))
     raise NotAKeelStore(
-        f"{where}: a table or type with the name of one of Keel's ({', '.join(names)}) is there, "
-        "but keel_format is not: use another schema="
+        f"{where}: a table or type with one of Keel's names ({', '.join(names)}) exists, "
+        "but keel_format does not: use another schema="
     )
 
 
 def _add_ranks(tables: Tables, where: str, *, can_change: bool) -> StorePlan[Asked, Rows, None]:
-    """Add the columns of cells, and their index, that tables of an earlier Keel lack."""
+    """Add the columns and the index of cells that an earlier Keel did not create."""
     try:
         if can_change:
             yield tables.add_ranks
@@ -122,7 +122,7 @@ def _add_ranks(tables: Tables, where: str, *, can_change: bool) -> StorePlan[Ask
         if _sqlstate(error) not in DENIED:
             raise
     raise NotSetUp(
-        f"{where} was made by an earlier Keel: let the owner of its tables run `keel schema --upgrade --url ...`"
+        f"{where} was created by an earlier Keel: let the owner of its tables run `keel schema --upgrade --url ...`"
     )
 
 
@@ -131,7 +131,7 @@ def _migrate(tables: Tables, where: str, number: int, migration: Migration[Any])
         if isinstance(migration.work, str):
             yield tables.statements_of(number, migration.work)
             return
-        # During the migration both formats are stored, and an older Keel refuses the greater one.
+        # During the migration both formats are stored, so an older Keel refuses the store.
         yield tables.fill_names(
             f"INSERT INTO {{format}} SELECT {number} FROM {{format}} WHERE format = {number - 1} FOR UPDATE "
             "ON CONFLICT DO NOTHING"
@@ -148,26 +148,26 @@ def _migrate(tables: Tables, where: str, number: int, migration: Migration[Any])
 
 
 def list_scripts(tables: Tables, where: str) -> StorePlan[Asked, Rows, list[str]]:
-    """Return the migrations that the tables lack, as they would be run."""
+    """Return the scripts of the due migrations."""
     formats, is_ranked = yield from _read_formats(tables, where)
     if not formats:
-        raise NotFound(f"{where}: there are no tables of Keel")
+        raise NotFound(f"{where}: there are no Keel tables")
     added = [] if is_ranked else [tables.add_ranks]
     return added + [tables.script_of(*each) for each in find_due(tables.migrations, min(formats), where)]
 
 
 def refuse_newer(tables: Tables, where: str) -> StorePlan[Asked, Rows, None]:
-    """Raise `NewerFormat` if the tables have one; it is checked after an error that it would cause."""
+    """Raise `NewerFormat` if the tables have one, to explain an error."""
     try:
         yield from _read_formats(tables, where)
     except NewerFormat:
         raise
     except KeelError:
-        return  # the first error is raised
+        return  # the caller raises the first error
 
 
 def _read_formats(tables: Tables, where: str) -> StorePlan[Asked, Rows, tuple[Sequence[int], bool]]:
-    """Return the format, two during a migration, and whether cells have ranks; nothing if there are no tables."""
+    """Return the format (two while migrating, none without tables), and if ranked."""
     try:
         rows = yield Request((Statement(tables.prepare(FORMATS).text, ()),))
     except StoreError as error:
@@ -188,7 +188,7 @@ def _sqlstate(error: Exception) -> str | None:
 
 
 def _create(tables: Tables, where: str, *, create: bool, read_only: bool) -> StorePlan[Asked, Rows, None]:
-    what = f"{where}: there are no tables of Keel"
+    what = f"{where}: there are no Keel tables"
     if read_only:
         raise NotFound(what)
     if not create:
@@ -206,20 +206,20 @@ def _create(tables: Tables, where: str, *, create: bool, read_only: bool) -> Sto
 
 
 def _server_message(error: StoreError) -> object:
-    # Only the server's words: the error names the store a second time, and shows the statement.
+    # Only the server's message: the error repeats the store and contains the statement.
     return getattr(getattr(error.__cause__, "diag", None), "message_primary", None) or error
 
 
 def _advice(tables: Tables) -> str:
     first = next(line for line in tables.ddl.splitlines() if line.startswith("CREATE"))
     return (
-        "let somebody who may run the statements that `keel schema --url postgresql://... --print` prints "
+        "let an administrator run the statements printed by `keel schema --url postgresql://... --print` "
         f"(the first is `{first.rstrip(' (')}`)"
     )
 
 
 _drivers: WeakSet[PostgresDriver] = WeakSet()
-# A fork inherits sockets: a child must neither use nor close those of its parent.
+# A forked child inherits sockets, and must not use or close those of its parent.
 _inherited: list[object] = []
 
 
@@ -233,7 +233,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class PostgresDriver:
-    """Sends requests to one database. The options are those of `PostgresOptions`."""
+    """Sends requests to one database."""
 
     def __init__(
         self,
@@ -273,19 +273,19 @@ class PostgresDriver:
         if isinstance(self.given, str):
             self.own = OwnConnections(self.given, self.options, self.size, self.timeout, self.where)
         self._source = self.own or GivenConnections(self.given, self.timeout)
-        # With a connection or pool that blocks, the async methods wait in a thread.
+        # With a blocking connection or pool, the async methods run in a thread.
         self.blocks = self._source.blocks
         self.is_async_only = self.own is None and not self.blocks
 
     def forget(self) -> None:
-        """Reset everything, as a forked child must."""
+        """Reset all state in a forked child."""
         _inherited.append(self._source)
         self._start()
 
     # -- sending -----------------------------------------------------------------------------------------------
 
     def send(self, request: Request) -> list[Rows]:
-        """Send `request` as one transaction; return the rows of each of its statements."""
+        """Send `request` as one transaction; return the rows of each statement."""
         self._check(request)
         if not self._ready:
             self.open(self.auto_setup)
@@ -298,7 +298,7 @@ class PostgresDriver:
             raise
 
     async def asend(self, request: Request) -> list[Rows]:
-        """As `send`, without blocking the running loop."""
+        """Like `send`, without blocking the running loop."""
         if self.blocks:
             return await asyncio.to_thread(self.send, request)
         self._check(request)
@@ -323,7 +323,7 @@ class PostgresDriver:
             replies = await self.aretry(lambda connection: _arun_group(connection, requests), budget)
             return [noted(each, budget.was_broken) for each in replies]
         except GroupFailed as error:
-            # Without an answer of the server, it may have been stored; each request is sent again from this context.
+            # Without a reply, the group may be stored; each request is sent again in this context.
             was_sent_before.set(_sqlstate(error) is None)
             return [None] * len(requests)
 
@@ -331,10 +331,10 @@ class PostgresDriver:
         if self._closed:
             raise refuse_closed(self.where)
         if request.writes and self.read_only:
-            raise ReadOnlyStore(f"{self.where}: this saver was opened to read only")
+            raise ReadOnlyStore(f"{self.where}: this saver was opened read-only")
 
     def retry(self, act: Callable[[Connection], T], budget: RetryBudget | None = None) -> T:
-        """Act on a connection; again on another if it broke, or after losing a race against others."""
+        """Call `act` with a connection; again if it breaks or loses a race."""
         budget = budget or RetryBudget(self.where, self.timeout)
         while True:
             try:
@@ -348,7 +348,7 @@ class PostgresDriver:
                 time.sleep(error.delay)
 
     async def aretry(self, act: Callable[[AsyncConnection], Awaitable[T]], budget: RetryBudget | None = None) -> T:
-        """As `retry`, without blocking the running loop."""
+        """Like `retry`, without blocking the running loop."""
         budget = budget or RetryBudget(self.where, self.timeout)
         while True:
             try:
@@ -370,7 +370,7 @@ class PostgresDriver:
                 self._ready = True
 
     async def aopen(self, create: bool) -> None:
-        """As `open`, without blocking the running loop."""
+        """Like `open`, without blocking the running loop."""
         if self.blocks:
             await asyncio.to_thread(self.open, create)
         elif not self._ready:
@@ -379,28 +379,28 @@ class PostgresDriver:
             self._ready = True
 
     def migrations(self) -> list[str]:
-        """Return the migrations that the tables lack, as they would be run."""
+        """Return the scripts of the due migrations."""
         return run(list_scripts(self.tables, self.where), _ScriptDriver(self))
 
     async def amigrations(self) -> list[str]:
-        """As `migrations`, without blocking the running loop."""
+        """Like `migrations`, without blocking the running loop."""
         if self.blocks:
             return await asyncio.to_thread(self.migrations)
         return await arun(list_scripts(self.tables, self.where), _AsyncScriptDriver(self))
 
     def close(self) -> None:
-        """Close the pools of our own; connections and pools of the user's stay as they are."""
+        """Close Keel's own pools; the user's connections and pools stay open."""
         self._closed = True
         self._source.close()
 
 
 class GivenConnections:
-    """A connection or a pool of the user's own, of one face. It is never closed or reset (after a fork) here."""
+    """The user's own connection or pool; never closed or reset (after a fork)."""
 
     def __init__(self, given: Any, timeout: float) -> None:
         self._given = given
         self._timeout = timeout
-        # A pool's block commits, if its connections are not in autocommit.
+        # The block of a pool commits if its connections are not in autocommit mode.
         self._is_pool = not isinstance(given, psycopg.Connection | psycopg.AsyncConnection)
         self._turn = threading.RLock()
         self._turns: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
@@ -408,43 +408,43 @@ class GivenConnections:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """Lend it, or one of it, to this thread."""
+        """Lend the connection, or one of the pool, to this thread."""
         if not self.blocks:
             raise InvalidInput(
-                "this saver was given an async connection or pool: use its async methods, or give it a URL"
+                "this saver was created with an async connection or pool: use its async methods, or pass a URL"
             )
-        # One thread at a time: statements of two on one connection would be parts of one transaction.
+        # One thread at a time: on one connection, the statements of two would share a transaction.
         lending: Any = self._given.connection(self._timeout) if self._is_pool else self._turn
         with lending as lent:
             yield _without_pipeline(lent if self._is_pool else self._given)
 
     @asynccontextmanager
     async def aconnection(self) -> AsyncIterator[AsyncConnection]:
-        """Lend it, or one of it, to this task."""
+        """Lend the connection, or one of the pool, to this task."""
         turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         lending: Any = self._given.connection(self._timeout) if self._is_pool else turn
         async with lending as lent:
             yield _without_pipeline(lent if self._is_pool else self._given)
 
     def close(self) -> None:
-        """Leave it open."""
+        """Do nothing: it stays open."""
 
 
 def _without_pipeline(connection: Any) -> Any:
-    """Return a connection that is not in pipeline mode, in which replies come only when it ends."""
+    """Return a connection, or raise `InvalidInput` if it is in pipeline mode."""
     if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
         raise InvalidInput(
-            "this connection is in pipeline mode, in which no reply can be waited for: use the saver outside of "
-            "`with connection.pipeline()`; Keel sends in one go what it can by itself"
+            "this connection is in pipeline mode, where Keel cannot wait for a reply: use the saver outside of "
+            "`with connection.pipeline()`; Keel batches its statements itself"
         )
     return connection
 
 
 def _parts(given: Given) -> dict[str, Any]:
-    """Return the options of a connection string; none for a connection or pool."""
+    """Return the options of a connection string; empty for a connection or pool."""
     if not isinstance(given, str):
         if not callable(getattr(given, "close", None)):
-            raise InvalidInput(f"give a URL, or a connection or pool of psycopg, not {type(given).__name__}")
+            raise InvalidInput(f"pass a URL, or a connection or pool of psycopg, not {type(given).__name__}")
         return {}
     try:
         parts = conninfo_to_dict(given)
@@ -454,17 +454,17 @@ def _parts(given: Given) -> dict[str, Any]:
         if re.fullmatch(r"[0-9,]*", str(parts.get("port", ""))):
             return parts
         advice = "the port must be a number"
-    # No cause: libpq's message repeats parts of the string, perhaps the password.
-    raise InvalidInput(f"this is no connection string of PostgreSQL: {advice}")
+    # No cause: libpq's message quotes parts of the string, perhaps the password.
+    raise InvalidInput(f"this is not a PostgreSQL connection string: {advice}")
 
 
 def _name_option(given: str, message: str) -> str:
-    """Return advice about an option that libpq does not know; "" if the error has another cause."""
+    """Return advice about an option unknown to libpq; "" if there is none."""
     match = _UNKNOWN.search(message)
     name = match and (match[1] or match[2])
     place, _, query = given.partition("?")
     is_url = "://" in place
-    # A name is repeated only where it cannot be a part of a password that was not quoted.
+    # Quote a name only if it cannot be part of an unquoted password.
     options, *behind = re.split(r"password\s*=", query if is_url else given, maxsplit=1, flags=re.IGNORECASE)
     may_hold_password = "@" in "".join((options, *behind)) if is_url else False
     if not name or may_hold_password or not re.search(rf"(?:^|[&\s]){name}\s*=", options):
@@ -477,15 +477,15 @@ def _name_option(given: str, message: str) -> str:
 
 
 def exchange_request(connection: OwnConnection | AsyncOwnConnection, request: Request) -> Exchange:
-    """Send a request as one transaction; return the rows of each of its statements."""
+    """Send a request as one transaction; return the rows of each statement."""
     if len(request.statements) == 1:
         return (yield from exchange(connection, request.statements))
     rows = yield from exchange(connection, [_BEGIN, *request.statements, _COMMIT])
     return rows[1:-1]
 
 
-# In a pipeline on a connection of the user's, no statement may be prepared: if one fails, the server skips the others,
-# and psycopg takes them for prepared.
+# In a pipeline on the user's connection, no statement may be prepared: if one fails, the server skips the others, but
+# psycopg considers them prepared.
 
 
 def _run(connection: Connection, request: Request) -> list[Rows]:
@@ -498,7 +498,7 @@ def _run(connection: Connection, request: Request) -> list[Rows]:
         with connection.pipeline(), connection.transaction():
             cursors = [_execute(connection, statement, False) for statement in request.statements]
     except psycopg.Error:
-        if is_idle:  # else the transaction is the user's
+        if is_idle:  # otherwise the transaction is the user's
             with suppress(psycopg.Error):
                 connection.rollback()
         raise
@@ -510,7 +510,7 @@ def _fetch(cursor: psycopg.Cursor[Any]) -> Rows:
 
 
 def _execute(connection: Connection, statement: Statement, prepare: bool | None = None) -> psycopg.Cursor[Any]:
-    # Not of the kind that the user has chosen for the connection: LangGraph's savers ask for one that makes dicts.
+    # Not the connection's own row factory: LangGraph's savers set one that returns dicts.
     cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
     return cursor.execute(statement.sql, statement.parameters, binary=True, prepare=prepare)
 
@@ -573,13 +573,13 @@ class _ScriptDriver:
 
 
 class _AsyncScriptDriver:
-    """As `_ScriptDriver`, for a running loop."""
+    """Like `_ScriptDriver`, for a running loop."""
 
     def __init__(self, driver: PostgresDriver) -> None:
         self._driver = driver
 
     async def send(self, asked: Asked) -> Rows:
-        """As `_ScriptDriver.send`."""
+        """Like `_ScriptDriver.send`."""
 
         async def act(connection: AsyncConnection) -> Rows:
             if isinstance(asked, Request):
@@ -598,5 +598,5 @@ class AsyncPostgresDriver:
         self._driver = driver
 
     async def send(self, request: Request) -> list[Rows]:
-        """As `PostgresDriver.asend`."""
+        """Call `PostgresDriver.asend`."""
         return await self._driver.asend(request)

@@ -1,7 +1,8 @@
-"""Statements and their rows, as one round trip on a connection of Keel's own: `wait(exchange(connection, statements))`.
+"""Send statements and read their rows in one round trip, on Keel connections.
 
-libpq is used as psycopg's cursors use it. Of a request that took the server 180 microseconds, a cursor took 100 of the
-client's time, and this takes 45; a statement is prepared in the trip of its first use, not in one more.
+Usage: `wait(exchange(connection, statements))`. libpq is used as in psycopg's cursors. For a request that took the
+server 180 microseconds, a cursor took the client 100 and this takes 45. A statement is prepared in the round trip of
+its use.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ Exchange: TypeAlias = Generator[Any, Any, list[Rows]]  # for psycopg's `wait`; r
 Key: TypeAlias = tuple[bytes, tuple[int, ...]]  # a statement, and the types of its parameters
 
 MOST = 200
-"""Statements that a connection prepares; Keel has about sixty."""
+"""Maximum prepared statements per connection; Keel has about sixty."""
 FORGOTTEN = {"26000", "42P05", "0A000"}
-"""A prepared statement is missing, there twice, or its tables have changed."""
+"""A prepared statement is missing or duplicate, or its tables have changed."""
 
 
 class Prepared:
@@ -47,10 +48,10 @@ class Prepared:
         return self.transformer.load_rows(0, result.ntuples, tuple)
 
     def name_new(self, key: Key, threshold: int | None) -> bytes | None:
-        """Return the name by which to prepare a statement; `None` if it has been used too rarely.
+        """Return the name to prepare a statement under; `None` if it is used too rarely.
 
-        It is a hash of the statement: where clients of a pooler share a server connection, a name that one of them has
-        prepared means the same statement to the others.
+        The name is a hash of the statement: clients of a pooler may share a server connection, and then a prepared name
+        means the same statement to all of them.
         """
         if threshold is None or len(self.names) >= MOST:
             return None
@@ -61,13 +62,13 @@ class Prepared:
         return f"keel_{digest}_{self._times_forgotten}".encode()
 
     def forget(self) -> None:
-        """Prepare all statements again, under other names: some may be taken still."""
+        """Prepare all statements again, under other names: old ones may still be taken."""
         self.names.clear()
         self._times_forgotten += 1
 
 
 class OwnConnection(psycopg.Connection[Any]):
-    """A connection that Keel has made itself."""
+    """A connection that Keel opened."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -75,7 +76,7 @@ class OwnConnection(psycopg.Connection[Any]):
 
 
 class AsyncOwnConnection(psycopg.AsyncConnection[Any]):
-    """As `OwnConnection`, for a running loop."""
+    """Like `OwnConnection`, for a running loop."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -83,10 +84,10 @@ class AsyncOwnConnection(psycopg.AsyncConnection[Any]):
 
 
 def exchange(connection: OwnConnection | AsyncOwnConnection, statements: Sequence[Statement]) -> Exchange:
-    """Send statements in one go; return the rows of each.
+    """Send statements in one round trip; return the rows of each.
 
-    The server skips the statements after one that fails. A transaction that they have begun is then rolled back, which
-    takes another trip.
+    After a failed statement the server skips the others. A transaction that they began is then rolled back, in another
+    round trip.
     """
     pgconn, prepared = connection.pgconn, connection.prepared
     pgconn.enter_pipeline_mode()
@@ -120,7 +121,7 @@ def exchange(connection: OwnConnection | AsyncOwnConnection, statements: Sequenc
 def _queue(
     connection: OwnConnection | AsyncOwnConnection, statement: Statement, fresh: dict[Key, bytes]
 ) -> Sequence[Key | None]:
-    """Have a statement sent, prepared before if that is due; return, for each reply to come, what it prepares."""
+    """Queue a statement, prepared if due; return the key that each reply prepares."""
     pgconn, prepared = connection.pgconn, connection.prepared
     transformer = prepared.transformer
     values = transformer.dump_sequence(statement.parameters, [adapt.PyFormat.AUTO] * len(statement.parameters))

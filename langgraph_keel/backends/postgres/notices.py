@@ -1,4 +1,4 @@
-"""Notices of decisions, by LISTEN and NOTIFY: workers in other processes need not wait for their next poll."""
+"""Notify workers in other processes of decisions, by LISTEN and NOTIFY."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from langgraph_keel.backends.postgres.driver import PostgresDriver
 
 _NOTIFY = b"SELECT pg_notify('keel_approvals', '')"
 _LISTEN = b"LISTEN keel_approvals"
-# For requests to cancel, a pooler gives its clients another number than the server's.
+# For cancel requests, a pooler gives its clients other process ids than the server's.
 _BACKEND = b"SELECT pg_backend_pid()"
 
 
 def notify(driver: PostgresDriver) -> None:
-    """Tell other processes that a person has decided."""
+    """Notify other processes that a reviewer has decided."""
 
     def act(connection: Connection) -> None:
-        # In a transaction of the user's, an error would undo more than the notice.
+        # In the user's transaction, an error would undo more than the notice.
         if connection.autocommit:
             connection.execute(_NOTIFY, prepare=False)
 
@@ -23,7 +23,7 @@ def notify(driver: PostgresDriver) -> None:
 
 
 async def anotify(driver: PostgresDriver) -> None:
-    """As `notify`, without blocking the running loop."""
+    """Like `notify`, without blocking the running loop."""
 
     async def act(connection: AsyncConnection) -> None:
         if connection.autocommit:
@@ -39,7 +39,7 @@ class Listening:
         self._connection = connection
 
     def wait(self, seconds: float) -> None:
-        """Wait for a notice, for at most so many seconds."""
+        """Wait for a notice, at most `seconds`."""
         for _ in self._connection.notifies(timeout=seconds, stop_after=1):
             pass
 
@@ -49,13 +49,13 @@ class Listening:
 
 
 class AsyncListening:
-    """As `Listening`, for a running loop."""
+    """Like `Listening`, for a running loop."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
     async def wait(self, seconds: float) -> None:
-        """As `Listening.wait`."""
+        """Like `Listening.wait`."""
         async for _ in self._connection.notifies(timeout=seconds, stop_after=1):
             pass
 
@@ -64,12 +64,12 @@ class AsyncListening:
         await self._connection.close()
 
 
-# LISTEN needs a connection of its own, to one session of the server. Behind PgBouncer in transaction pooling it would
-# run in any session, and no notice would arrive: there, and with a connection or pool of the user's, workers poll.
+# LISTEN needs its own connection to one session of the server. Behind PgBouncer with transaction pooling it would run
+# in any session, and no notice would arrive. There, and with the user's own connection or pool, workers poll.
 
 
 def listen(driver: PostgresDriver) -> Listening | None:
-    """Begin to listen; `None` where notices do not arrive."""
+    """Start to listen; `None` if notices cannot arrive."""
     if driver.own is None:
         return None
     connection = driver.own.connect()
@@ -86,7 +86,7 @@ def listen(driver: PostgresDriver) -> Listening | None:
 
 
 async def alisten(driver: PostgresDriver) -> AsyncListening | None:
-    """As `listen`, for the running loop."""
+    """Like `listen`, for the running loop."""
     if driver.own is None:
         return None
     connection = await driver.own.aconnect()

@@ -1,8 +1,8 @@
-"""Data that travel to and from PostgreSQL: names, requests, the lines of a reply as records, and the tables.
+"""Convert names, requests and replies for PostgreSQL; names and DDL of the tables.
 
-Text there holds no NUL, so a NUL is escaped, which keeps the order. A row of an index has at most 2704 bytes, so three
-keys must fit into that: a longer name becomes its beginning and a hash, which together are longer than any other key.
-The row of such a key keeps the name itself.
+PostgreSQL text cannot contain NUL, so a NUL is escaped, in a form that keeps the order. An index row has at most 2704
+bytes, and three keys must fit: the key of a long name is its start and a hash, together longer than any other key. The
+row of such a key also stores the name.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from langgraph_keel.engine.records import NEW, Batch, Entry, Found, Graph, Kind,
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
 LONGEST = 255
-"""Most bytes of a name that is its own key."""
+"""Maximum bytes of a name that is its own key."""
 
-Names: TypeAlias = Mapping[str, str]  # the names of keys that are not the names themselves
+Names: TypeAlias = Mapping[str, str]  # key to name, for keys that differ from their names
 
 _KINDS = {str(int(kind)): kind for kind in Kind}
 
@@ -36,16 +36,19 @@ TABLES = ("threads", "entries", "items", "floors", "batches", "format", "cells")
 INDEXES = ("entries_by_ns", "entries_by_seq", "entries_by_run", "cells_by_origin", "cells_by_rank")
 PARAMETER = re.compile(r"%\((\w+)\)s")
 MIGRATIONS: Migrations = {}
-"""SQL with names of tables in braces, in one transaction with the new format; or a function that returns a plan of
-`Request`s, each of which changes rows that are not changed yet, so that any number of processes may run it at once."""
+"""SQL with table names in braces, or a function that returns a plan.
+
+SQL runs in one transaction with the new format. A plan yields `Request`s that change only rows not yet changed, so that
+several processes may run it concurrently.
+"""
 PARTED = ("entries", "items", "floors", "batches", "cells")
 """Tables that may be partitioned."""
-# Read with the module: a running loop must not wait for a disk.
+# Read on import: an event loop must not wait for a disk.
 _SQL = cast(bytes, get_data(__package__, "schema.sql")).decode()
 
 
 class Key(str):
-    """A key whose name is not stored any more; it is its own key."""
+    """A key whose name is no longer stored; it is its own key."""
 
     __slots__ = ()
 
@@ -63,7 +66,7 @@ def unescape(text: str) -> str:
 
 
 def key(name: str) -> str:
-    """Return the key of a name, by which it is indexed."""
+    """Return the key under which a name is indexed."""
     if isinstance(name, Key):
         return str(name)
     escaped = escape(name)
@@ -73,22 +76,22 @@ def key(name: str) -> str:
 
 
 def is_hashed(stored: str) -> bool:
-    """Return whether a key is not the escaped name itself."""
+    """Return whether a key differs from the escaped name."""
     return len(stored) * 4 > LONGEST and len(stored.encode()) > LONGEST
 
 
 def long_names(names: Iterable[str | None]) -> list[str] | None:
-    """Return, escaped, those names that cannot be read from their keys; `None` if there are none."""
+    """Return the escaped names that differ from their keys; `None` if none do."""
     return [escape(name) for name in names if name and is_hashed(key(name))] or None
 
 
 def names_by_key(stored: Iterable[str] | None) -> Names:
-    """Return the names that `long_names` has stored, by their keys."""
+    """Return the names stored by `long_names`, by key."""
     return {key(name): name for name in [unescape(each) for each in stored if isinstance(each, str)]} if stored else {}
 
 
 def name_of(stored: str, names: Names) -> str:
-    """Return the name that a key stands for."""
+    """Return the name of a key."""
     if len(stored) * 4 <= LONGEST and "\1" not in stored:
         return stored
     if not is_hashed(stored):
@@ -97,7 +100,7 @@ def name_of(stored: str, names: Names) -> str:
 
 
 class Statement(NamedTuple):
-    """One statement with its parameters in their order, bound and never pasted."""
+    """One statement, and its bound parameters in order."""
 
     sql: bytes
     parameters: Sequence[Any]
@@ -105,15 +108,15 @@ class Statement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Statements to send together, as one transaction. The reply is the rows of each."""
+    """Statements of one transaction, sent together; the reply is the rows of each."""
 
     statements: tuple[Statement, ...]
     writes: bool = False
-    joins: bool = False  # whether it is short, and may be part of a larger transaction
+    joins: bool = False  # whether it is short and may share a larger transaction
 
 
 class Line(NamedTuple):
-    """One line of a reading reply: an entry (`what` 0), a row of an item log (1), a batch (2) or the thread (3)."""
+    """A row of a reply: an entry (`what` 0), item row (1), batch (2) or thread (3)."""
 
     what: int
     thread_id: str
@@ -137,9 +140,9 @@ class Line(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The parts of a stamp: a number in one life of a thread, and the token of the request that stored the entry.
+    """The parts of a stamp: epoch, number, and token of the request that stored it.
 
-    The token is for a server that forgets: after a failover to a replica that lagged, it uses numbers again.
+    The token is needed because a server reuses numbers after a failover to a lagging replica.
     """
 
     epoch: int
@@ -148,7 +151,7 @@ class Mark(NamedTuple):
 
 
 def stamp_of(epoch: int, seq: int, token: int) -> int:
-    """Return the stamp of a mark: no two entries ever have the same."""
+    """Return the stamp of a mark; it is unique to an entry."""
     if (epoch | seq | token) < 0:
         raise CorruptStore(f"the number of a checkpoint is damaged: epoch {epoch}, {seq}, token {token}")
     return epoch << 128 | seq << 64 | token
@@ -156,7 +159,7 @@ def stamp_of(epoch: int, seq: int, token: int) -> int:
 
 def mark_of(stamp: object) -> Mark:
     """Return the parts of a stamp."""
-    assert isinstance(stamp, int), f"{stamp!r} is no stamp of this store"
+    assert isinstance(stamp, int), f"{stamp!r} is not a stamp of this store"
     word = (1 << 64) - 1
     return Mark(stamp >> 128, stamp >> 64 & word, stamp & word)
 
@@ -165,7 +168,7 @@ def mark_of(stamp: object) -> Mark:
 
 
 def place_of(address: Address) -> dict[str, Any]:
-    """Return the parameters that name a namespace, and a checkpoint if the address does."""
+    """Return the parameters for a namespace and, if given, a checkpoint."""
     checkpoint_id = address.checkpoint_id
     return {
         "thread": key(address.thread_id),
@@ -175,7 +178,7 @@ def place_of(address: Address) -> dict[str, Any]:
 
 
 def entry_parameters(new: NewEntry) -> dict[str, Any]:
-    """Return the parameters of a put, except what is random."""
+    """Return the parameters for storing an entry, except random ones."""
     address = new.address
     base = None if new.base is None else mark_of(new.base)
     names = [address.checkpoint_ns, address.checkpoint_id, new.parent, new.run_id, *new.refs]
@@ -204,12 +207,12 @@ def entry_parameters(new: NewEntry) -> dict[str, Any]:
 
 
 def number_array(numbers: Iterable[int]) -> str:
-    """Return numbers as PostgreSQL reads an array: psycopg looks at each element of a list three times."""
+    """Return a PostgreSQL array of numbers; faster than psycopg's conversion."""
     return f"{{{','.join(map(str, numbers))}}}"
 
 
 def text_array(texts: Iterable[str | None]) -> str:
-    """Return texts as PostgreSQL reads an array, with NULL for `None`."""
+    """Return a PostgreSQL array of texts, with NULL for `None`."""
     elements = []
     for text in texts:
         if text is None:
@@ -221,17 +224,17 @@ def text_array(texts: Iterable[str | None]) -> str:
 
 
 def bytes_array(values: Iterable[bytes]) -> str:
-    r"""Return bytes as PostgreSQL reads an array of them.
+    r"""Return a PostgreSQL array of bytes.
 
-    psycopg's own array takes up to twice as long, and doubles the backslash of `\x` where
-    `standard_conforming_strings` is off, which stores other bytes.
+    psycopg's own array takes up to twice as long. If `standard_conforming_strings` is off, it doubles the backslash of
+    `\x`, which stores other bytes.
     """
     elements = [rf'"\\x{value.hex()}"' for value in values]
     return f"{{{','.join(elements)}}}"
 
 
 def _run_parameters(refs: Mapping[str, Ref]) -> dict[str, str]:
-    """Return the runs of an entry; those of new items count from the number that their channel gets."""
+    """Return the runs of an entry; new items count from their channel's first number."""
     runs = [
         (owner, lo - NEW, hi - NEW, key(name)) if lo >= NEW else (owner, lo, hi, None)
         for owner, (name, ref) in enumerate(refs.items(), 1)
@@ -257,7 +260,7 @@ def _row_parameters(kind: str, logs: Mapping[str, Sequence[Row]], origin: int) -
 
 
 def first_numbers(new: NewEntry, los: Sequence[int]) -> dict[str, int]:
-    """Return the number that the first new item of each channel got, from the runs as they were stored."""
+    """Return the first number of each channel's new items, from the stored runs."""
     given = [(name, lo) for name, ref in new.refs.items() for lo, _ in ref.runs]
     return {name: stored - (lo - NEW) for (name, lo), stored in zip(given, los, strict=True) if lo >= NEW}
 
@@ -291,9 +294,9 @@ def refs_of(line: Line) -> dict[str, Ref]:
             for owner, (channel, kind) in enumerate(zip(line.channels, line.kinds, strict=True), 1)
             if line.kept is None or channel in line.kept
         }
-    except (ValueError, LookupError, TypeError) as error:  # an array may hold NULL, or other arrays
+    except (ValueError, LookupError, TypeError) as error:  # an array may contain NULL, or other arrays
         where = f"thread {unescape(line.name or line.thread_id)!r}, checkpoint {name_of(line.id, names)}"
-        raise CorruptStore(f"{where}: the runs of its channels do not add up: {error}") from error
+        raise CorruptStore(f"{where}: the runs of its channels are inconsistent: {error}") from error
 
 
 @dataclass(slots=True)
@@ -309,19 +312,19 @@ class Content:
         return self.with_rows(entry_of(line), line)
 
     def with_rows(self, entry: Entry, line: Line) -> Found:
-        """Return the entry of a line with its rows and batches; entries of one namespace share them."""
+        """Return an entry with its rows and batches; entries of a namespace share rows."""
         logs = self.rows.get((line.thread_id, line.ns), {})
         rows = {name: logs.get(key(name), []) for name, ref in entry.refs.items() if ref.runs}
         return Found(entry, rows, self.batches_of(line))
 
     def batches_of(self, line: Line) -> list[Batch]:
-        """Return the batches of an entry, in the order of arrival; the token only makes it the same every time."""
+        """Return the batches of an entry in order of arrival; the token breaks ties."""
         lines = sorted(self.batches.get((line.thread_id, line.ns, line.id), ()), key=lambda each: (each.n, each.seq))
         return [Batch(unescape(b.run or ""), unescape(b.parent or ""), restore_frame(b.body)) for b in lines]
 
 
 def content_of(reply: Iterable[Sequence[Any]]) -> Content:
-    """Return the content of a reply, rows in the order of their first items."""
+    """Return the content of a reply, with rows in the order of their first items."""
     content = Content()
     for line in map(Line._make, reply):
         if line.what == 0:
@@ -335,12 +338,12 @@ def content_of(reply: Iterable[Sequence[Any]]) -> Content:
         for log in logs.values():
             log.sort(key=lambda row: row.lo)
             if any(row.lo + row.count > later.lo for row, later in pairwise(log)):
-                raise CorruptStore(f"thread {unescape(thread)!r}: two rows of a channel hold the same items")
+                raise CorruptStore(f"thread {unescape(thread)!r}: two rows of a channel contain the same items")
     return content
 
 
 def graph_of(reply: Sequence[tuple[Line, str | None]]) -> Graph:
-    """Return the graph in the lines of a reply, each of which comes with the time of its put."""
+    """Return the graph in the lines of a reply, each with its time of writing."""
     lines, times = [line for line, _ in reply], {line.seq: at for line, at in reply if line.what == 0}
     entries = sorted((line for line in lines if line.what == 0), key=lambda line: line.seq)
     heads = _heads(entries)
@@ -356,7 +359,7 @@ def graph_of(reply: Sequence[tuple[Line, str | None]]) -> Graph:
 
 
 def _heads(entries: Sequence[Line]) -> set[int]:
-    """Return the numbers of the heads: in each namespace the newest on the trunk, or of all if no trunk is left."""
+    """Return the number of each namespace's head, its newest entry (on the trunk)."""
     heads: dict[str, Line] = {}
     for line in entries:
         best = heads.get(line.ns)
@@ -366,7 +369,7 @@ def _heads(entries: Sequence[Line]) -> set[int]:
 
 
 class LazyRefs(Mapping[str, Ref]):
-    """The refs of an entry, parsed when they are first used: a prune uses only those of the entries that stay."""
+    """The refs of an entry, parsed on first use: a prune needs only some."""
 
     __slots__ = ("_line", "_made")
 
@@ -376,7 +379,7 @@ class LazyRefs(Mapping[str, Ref]):
 
     def _make_refs(self) -> Mapping[str, Ref]:
         if (line := self._line) is not None:
-            # The arrays were sent as text.
+            # The arrays are sent as text.
             owners, los, his = (
                 [int(number) for number in str(array)[1:-1].split(",") if number]
                 for array in (line.owners, line.los, line.his)
@@ -405,16 +408,16 @@ def quote(name: str) -> str:
 
 
 class PreparedStatement(NamedTuple):
-    """A statement as the server reads it (`$1`, `$2`, ...), and the names of its parameters in that order."""
+    """A statement with `$1`, `$2`, ..., and the names of its parameters in order."""
 
     text: bytes
     names: tuple[str, ...]
 
 
 class Tables:
-    """The names of the tables, in a schema or in the first of the connection's search path (`schema=None`).
+    """Names and DDL of the tables in a schema (`None`: first of the search path).
 
-    With `partitions`, `ddl` divides the tables that grow into as many hash partitions.
+    With `partitions`, `ddl` divides the growing tables into that many hash partitions.
     """
 
     def __init__(self, schema: str | None = None, partitions: int = 0, migrations: Migrations = MIGRATIONS) -> None:
@@ -425,9 +428,9 @@ class Tables:
         self._statements: dict[str, PreparedStatement] = {}
 
     def prepare(self, text: str) -> PreparedStatement:
-        """Return a statement with the names of the tables in it, and its parameters by number."""
+        """Return a statement with table names filled in and numbered parameters."""
         if text not in self._statements:
-            # Otherwise psycopg would search the text for names at every use: it caches that of short statements only.
+            # Otherwise psycopg would parse the text at every use: it caches only short statements.
             filled = self.fill_names(text)
             names = tuple(dict.fromkeys(PARAMETER.findall(filled)))
             numbered = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", filled)
@@ -435,7 +438,7 @@ class Tables:
         return self._statements[text]
 
     def fill_names(self, text: str) -> str:
-        """Return SQL with the names of the tables in it."""
+        """Return SQL with table names filled in."""
         for name in TABLES:
             text = text.replace(f"{{{name}}}", f"{self._prefix}keel_{name}")
         for name in INDEXES:
@@ -449,54 +452,54 @@ class Tables:
         return Request((Statement(text, [self.schema or ""]),))
 
     def ddl_for(self, version: str, has_schema: bool) -> str:
-        """Return the statements that make the tables of format 1, for this server."""
+        """Return the statements that create the tables of format 1 on this server."""
         lines = self._format_1().splitlines()
         if has_schema:
-            # The server checks the right to create schemas first, and the owner of this one may not have it.
+            # The server checks the right to create schemas first, which the owner of the schema may lack.
             lines = [line for line in lines if not line.startswith("CREATE SCHEMA")]
         if "CockroachDB" in version or "-YB-" in version:
             lines = [line for line in lines if "SET STORAGE" not in line]
         text = "\n".join(lines)
-        # CockroachDB has no columns with a collation; it orders by bytes anyway.
+        # CockroachDB has no column collations; it sorts by bytes anyway.
         return text.replace(' COLLATE "C"', "") if "CockroachDB" in version else text
 
     @cached_property
     def ddl(self) -> str:
-        """All statements that make the tables."""
+        """All statements that create the tables."""
         due = (self.script_of(number, self.migrations[number]) for number in sorted(self.migrations))
         return "\n".join([self._format_1(), *due])
 
     @property
     def add_ranks(self) -> str:
-        """The statements that add what tables of an earlier Keel lack."""
+        """The statements that add columns and an index to tables of an earlier Keel."""
         _, name, rest = _SQL.partition("{cells_by_rank}")
         columns = "ADD COLUMN IF NOT EXISTS rank bigint, ADD COLUMN IF NOT EXISTS marks text"
         index = f"CREATE INDEX IF NOT EXISTS {name}{rest.partition(';')[0]};"
         return self.fill_names(f"ALTER TABLE {{cells}} {columns};\n{index}")
 
     def script_of(self, number: int, migration: Migration[Any]) -> str:
-        """Return a migration as SQL, to be run as it is; of one that is a plan, a comment that says so."""
+        """Return a migration as an SQL script, or as a comment if it is a plan."""
         if not isinstance(migration.work, str):
-            return f"-- Format {number}: {migration.what}. No SQL does that: run `keel schema --upgrade`."
+            return f"-- Format {number}: {migration.what}. It cannot be done in SQL: run `keel schema --upgrade`."
         return (
-            f"-- Format {number}: {migration.what}. Division by zero: somebody else has done it.\n"
+            f"-- Format {number}: {migration.what}. Division by zero: it has already been done.\n"
             f"BEGIN;\n{self.statements_of(number, migration.work)}\nCOMMIT;"
         )
 
     def statements_of(self, number: int, work: str) -> str:
         """Return the statements of a migration, after one that sets the format.
 
-        It locks the row until the commit, so that others wait. It divides by zero if by then the row has another
-        format, or is gone because another process has done two migrations.
+        The first one locks the row until the commit, so that other processes wait. It divides by zero if another
+        process has already changed the format or removed the row (by two migrations).
         """
         moved = f"UPDATE {{format}} SET format = {number} WHERE format = {number - 1} RETURNING 1"
         mark = f"WITH moved AS ({moved}) SELECT 1 / count(*) FROM moved;"
         return self.fill_names(f"{mark}\n{work.strip()}")
 
     def grants(self, role: str, tenant: str = "") -> str:
-        """Return the statements that let a role read and write the tables, or a tenant's rows only, but make none.
+        """Return the grants for a role to read and write the tables, or a tenant's rows.
 
-        Those for a tenant enable row-level security: a role that has no policy, and is not the owner, sees no row.
+        Grants for a tenant enable row-level security: a role without a policy that is not the owner sees no rows.
         """
         name, mark, prefix = quote(role), self.fill_names("{format}"), f"chr(31) || '{tenant}' || chr(31)"
         tables = [self.fill_names(f"{{{table}}}") for table in TABLES if table != "format"]

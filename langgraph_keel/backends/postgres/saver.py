@@ -1,4 +1,4 @@
-"""PostgresSaver: one database, any number of processes and machines."""
+"""PostgresSaver: one database for any number of processes and machines."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 ELSEWHERE = (
-    "The server's write-ahead log with its archive, replicas, logs and backups; rows that a transaction which is open "
-    "may still see, up to the next VACUUM; and samples in the planner's statistics (pg_statistic), which ANALYZE "
+    "The server's write-ahead log with its archive, replicas, logs and backups; rows still visible to an open "
+    "transaction, until the next VACUUM; and samples in the planner's statistics (pg_statistic), which ANALYZE "
     "replaces for tables that are not empty."
 )
 _SIZE = b"""
@@ -37,7 +37,7 @@ WHERE c.oid = ANY (%(tables)s::regclass[])
 OR c.oid IN (SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = ANY (%(tables)s::regclass[]))
 """
 _USED_AGAIN = (
-    "the space is used again (VACUUM); bytes of deleted rows stay in it until then, or until "
+    "the space will be used again (VACUUM); bytes of deleted rows stay in it until then, or until "
     "saver.retention.reclaim_space(full=True), which locks the tables (VACUUM FULL)"
 )
 
@@ -56,10 +56,10 @@ WHERE t.put_at <> e.put_at OR t.name IS NOT NULL
 
 
 def reclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
-    """Give back free space by a `VACUUM` of Keel's tables.
+    """Free space by a `VACUUM` of Keel's tables.
 
-    It runs on a connection of its own, as it may take longer than a request may; on a connection or pool of the user's,
-    the saver's timeout holds.
+    It uses a separate connection without the timeout of requests. On the user's own connection or pool, the saver's
+    timeout applies.
     """
     _check_writable(driver)
     driver.open(create=driver.auto_setup)
@@ -70,7 +70,7 @@ def reclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
 
 
 async def areclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
-    """As `reclaim`, without blocking the running loop."""
+    """Like `reclaim`, without blocking the running loop."""
     if driver.own is not None or driver.blocks:
         return await to_thread(reclaim, driver, full=full)
     _check_writable(driver)
@@ -80,7 +80,7 @@ async def areclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
 
 def _check_writable(driver: PostgresDriver) -> None:
     if driver.read_only:
-        raise ReadOnlyStore(f"{driver.where}: this saver was opened to read only")
+        raise ReadOnlyStore(f"{driver.where}: this saver was opened read-only")
 
 
 def _vacuum(connection: Connection, tables: Tables, *, full: bool) -> Reclaimed:
@@ -104,7 +104,7 @@ async def _avacuum(connection: AsyncConnection, tables: Tables, *, full: bool) -
 
 
 def _tuple_rows(cursor: Any) -> Any:
-    """A row factory for tuples, whatever that of the user's connection is."""
+    """A row factory for tuples, independent of the user's connection."""
     return tuple
 
 
@@ -114,17 +114,17 @@ def _table_names(tables: Tables) -> list[str]:
 
 def _statements(names: Sequence[str], *, full: bool) -> list[bytes]:
     how = "FULL, ANALYZE" if full else "ANALYZE"
-    # By then, the planner's samples of deleted rows are dead rows in it.
+    # After ANALYZE, the planner's samples of deleted rows are dead rows of this table.
     statistics = ["VACUUM FULL pg_catalog.pg_statistic"] if full else []
     return [text.encode() for text in (*(f"VACUUM ({how}) {name}" for name in names), *statistics)]
 
 
 @contextmanager
 def _collect_warnings(connection: Connection | AsyncConnection) -> Iterator[list[str]]:
-    """Collect the warnings of the server, which gives one for each table that this user may not vacuum."""
+    """Collect the server's warnings: one per table that this user may not vacuum."""
     if not connection.autocommit:
         raise AccessDenied(
-            "VACUUM cannot run in a transaction, and the connection given is not in autocommit: nothing was done"
+            "nothing was done: VACUUM cannot run in a transaction, and the connection is not in autocommit mode"
         )
     warnings: list[str] = []
 
@@ -144,13 +144,13 @@ def _report(names: Sequence[str], before: Any, after: Any, warnings: Sequence[st
 
     tables = [name.rpartition(".")[2].strip('"') for name in names]
     if all(any(table in warning for warning in warnings) for table in tables):
-        raise AccessDenied("nothing was done, as this user may not VACUUM: " + "; ".join(warnings))
-    done = "the tables were written anew (VACUUM FULL)" if full else _USED_AGAIN
+        raise AccessDenied("nothing was done, because this user may not VACUUM: " + "; ".join(warnings))
+    done = "the tables were rewritten (VACUUM FULL)" if full else _USED_AGAIN
     return Reclaimed(before[0], after[0], "; ".join([done, *warnings]))
 
 
 def _look(connection: Connection, tables: Tables) -> tuple[int, str, int]:
-    """Return the format of the tables, the server's `synchronous_commit`, and the size of the tables in bytes."""
+    """Return the tables' format and bytes, and the server's `synchronous_commit`."""
     cursor = connection.cursor(row_factory=_tuple_rows)
     query = tables.fill_names("SELECT max(format), current_setting('synchronous_commit') FROM {format}")
     ((version, commits),) = cursor.execute(query.encode()).fetchall()
@@ -159,7 +159,7 @@ def _look(connection: Connection, tables: Tables) -> tuple[int, str, int]:
 
 
 def check(driver: PostgresDriver) -> Iterator[Finding]:
-    """Check that each checkpoint belongs to a thread that is listed correctly and has counted it."""
+    """Check that the row of each thread agrees with its checkpoints."""
     from langgraph_keel.retention.check import Finding
 
     driver.open(create=False)
@@ -172,15 +172,15 @@ def check(driver: PostgresDriver) -> Iterator[Finding]:
 
     rows = read(_UNLISTED)
     for thread_id, count, is_unlisted in rows:
-        why = "no list of threads names it" if is_unlisted else "are newer than what its row has counted"
+        why = "its thread has no row" if is_unlisted else "newer than the last number in its thread's row"
         message = f"{count_of(count, 'checkpoint')}: {why}"
-        yield Finding("lost", unescape(thread_id), "keel_threads", message, "bring its row back from a backup")
+        yield Finding("lost", unescape(thread_id), "keel_threads", message, "restore its row from a backup")
     for thread_id, name, listed_at, put_at in read(_MISLISTED):
         if name is not None and key(unescape(name)) != thread_id:
-            message = f"its row names a thread that it is not of: {name!r:.300}"
-            yield Finding("lost", unescape(name), "keel_threads", message, "bring its row back from a backup")
+            message = f"its row has the name of another thread: {name!r:.300}"
+            yield Finding("lost", unescape(name), "keel_threads", message, "restore its row from a backup")
         if listed_at != put_at:
-            message = f"lists say that it was put to last at {listed_at}, and its newest checkpoint {put_at}"
+            message = f"its row has the last write at {listed_at}, but its newest checkpoint is of {put_at}"
             quoted = thread_id.replace("'", "''")
             advice = f"{fill('UPDATE {threads} t')} SET put_at = ({fill(_PUT_AT)}) WHERE thread_id = '{quoted}'"
             yield Finding("decide", unescape(name or thread_id), "keel_threads", message, advice)
@@ -190,18 +190,18 @@ def check(driver: PostgresDriver) -> Iterator[Finding]:
 class PostgresSaver(KeelSaver):
     """A checkpointer on PostgreSQL, for any number of processes and machines.
 
-    Opens itself on first use and creates its tables then. Each face has connections of its own, made when it needs
-    them. Acknowledged means what a commit means to the server: on disk, unless `synchronous_commit` says otherwise.
+    Opens itself and creates its tables on first use. Sync and async calls use separate connections, opened on demand.
+    An acknowledged write is as durable as a commit of the server: on disk, unless `synchronous_commit` is weaker.
 
     Args:
-        connection: A URL (`postgresql://user@host/database`, also with `?schema=name`) or any connection string of
-            libpq; or a connection or pool of your own from psycopg or psycopg_pool, which stays open. For one that
-            blocks, the async methods wait in a thread; one that is async has no blocking methods. On a connection that
-            is in a transaction of yours a put lasts when you commit. Its type loaders must be psycopg's own.
+        connection: A URL (`postgresql://user@host/database`, also with `?schema=name`), any libpq connection string, or
+            your own psycopg connection or psycopg_pool pool, which stays open. With a blocking one, the async methods
+            run in a thread; with an async one, the blocking methods do not work. In a transaction of yours, a write
+            becomes durable when you commit. The connection must use psycopg's own type loaders.
         **options: `PostgresOptions` lists and documents them, with those of every saver.
 
     Raises:
-        InvalidInput: The schema cannot be one, or is named twice.
+        InvalidInput: If the name of the schema is invalid, or given twice.
     """
 
     _registry = MIGRATIONS
@@ -221,26 +221,27 @@ class PostgresSaver(KeelSaver):
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Unpack[PostgresOptions]) -> Self:
-        """Return a saver for a URL, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
+        """Return a saver for use in `with` or `async with`, as LangGraph's savers do."""
         return cls(conn_string, **options)
 
     @property
     def ddl(self) -> str:
-        """The statements that `setup` runs, for somebody else to run."""
+        """The statements that `setup` runs, for an administrator to run instead."""
         return self._postgres.tables.ddl
 
     def grants(self, role: str) -> str:
-        """The statements that let a role run agents, prune, delete and erase; only the owner makes and vacuums tables.
+        """Return the grants for a role to run agents, prune, delete and erase.
 
-        Of a tenant's saver they let the role do so with the tenant's rows only, by row-level security.
+        Only the owner can create and vacuum tables. For a tenant's saver, the role is limited to the tenant's rows by
+        row-level security.
 
         Raises:
-            InvalidInput: No role can have this name.
+            InvalidInput: If the name of the role is invalid.
         """
         return self._postgres.tables.grants(role, self.tenant or "")
 
     def setup(self) -> Awaitable[None]:
-        """As `KeelSaver.setup`; with an async connection or pool of yours it is done when it was awaited."""
+        """As `KeelSaver.setup`; with your own async connection or pool, await it."""
         return self.asetup() if self._postgres.is_async_only else super().setup()
 
     def _setup(self) -> None:
@@ -303,18 +304,18 @@ class PostgresSaver(KeelSaver):
 
 
 def _without_schema(url: str, schema: str | None) -> tuple[str, str | None]:
-    """Take `schema=` out of a URL, as libpq does not know it; the rest of the URL stays as it is."""
+    """Remove `schema=`, which libpq does not know, from a URL; return both."""
     place, mark, query = url.partition("?")
     pairs = query.split("&") if mark and "://" in place else []
     found = [pair for pair in pairs if pair.startswith("schema=")]
     if not found:
         return url, schema
     if schema is not None or len(found) > 1:
-        raise InvalidInput("the schema is named twice: in the URL and by schema=, or twice in the URL")
+        raise InvalidInput("the schema is given twice: in the URL and as schema=, or twice in the URL")
     rest = "&".join(pair for pair in pairs if pair not in found)
     return f"{place}?{rest}" if rest else place, unquote(found[0].removeprefix("schema="))
 
 
 def open_url(url: str, *, read_only: bool = False, **options: Any) -> PostgresSaver:
-    """Open the database of a URL of libpq, also one with `?schema=name`; see `registry.OpenUrl`."""
+    """Open the database of a libpq URL, which may have `?schema=name`."""
     return PostgresSaver(url, read_only=read_only, **options)

@@ -1,27 +1,26 @@
-"""The statements. Each is complete: it sees the database at one moment, and stores all or nothing."""
+"""The SQL statements; each sees one snapshot, and stores all or nothing."""
 
 from __future__ import annotations
 
 import re
 
-# Every table is changed by at most one part of a statement (CockroachDB refuses more), thread_id is in every condition
-# (so that a distributed table is asked on one node), and no statement uses advisory locks, NOTIFY, sequences or
-# functions of our own.
+# At most one part of a statement changes a table (CockroachDB refuses more). thread_id is in every condition, so that a
+# distributed table is read on one node. No statement uses advisory locks, NOTIFY, sequences or stored functions.
 
-# A limit whose number is not known when the statement is planned makes PostgreSQL expect a tenth of its default of ten
-# elements to an array, which is what there usually is. Expecting ten, it takes the plan for any parameters to be too
-# dear and plans every put anew: 0.8 of the 0.95 ms that one took in the server.
+# With a limit that is unknown at planning time, PostgreSQL expects a tenth of its default of ten elements per array,
+# which is realistic. If it expects ten, it considers the generic plan too expensive and plans every execution again:
+# 0.8 of the 0.95 ms of a write in the server.
 ALL = (1 << 31) - 1
 LAST = (1 << 63) - 1
-"""No sequence number is greater."""
+"""Maximum sequence number."""
 
-# A put reads its situation from the snapshot of the statement, and claims the thread by setting its sequence number,
-# but only if that is still the one it has read. Otherwise another put came in between, and nothing is inserted, as all
-# inserts select from the claim; the store then sends the statement again. So the situation is current whenever it is
-# used, at every isolation level, without a lock that outlives the statement.
-# NOT IN, and `<> 2` below, where the first entry of an order is wanted: of a condition that few rows fulfil, as far as
-# the planner knows, it reads and sorts all.
-# MATERIALIZED: else the server looks for the head again wherever it is named, which took a fifth of a put's time.
+# The statement reads the situation from its snapshot, and claims the thread by a compare-and-set of its sequence
+# number. If another write has changed that number, nothing is inserted, because all inserts select from the claim; the
+# store then sends the statement again. So the situation is current whenever it is used, at every isolation level,
+# without a lock that outlives the statement.
+# NOT IN here, and `<> 2` below, for queries of the first entry of an order: for conditions that the planner expects few
+# rows to match, it reads and sorts all rows.
+# MATERIALIZED: otherwise the server looks up the head at each reference, which took a fifth of the time of a write.
 SITUATION = """
 WITH situation AS MATERIALIZED (
     SELECT t.epoch, t.seq, same.seq AS same_seq, same.los AS same_los,
@@ -79,7 +78,7 @@ WITH situation AS MATERIALIZED (
     RETURNING t.epoch, t.seq, t.put_at
 ), won AS (
     SELECT c.epoch, c.seq, c.put_at, CASE WHEN r.follows OR r.head IS NULL AND NOT r.beside THEN 0 ELSE 1 END AS state
-    -- Deleted since it was read, the row is a new one: the thread that was read is no more.
+    -- If the thread was deleted since it was read, the row is a new one, and the write does not win.
     FROM claimed c JOIN ruling r ON r.epoch IS NULL OR r.epoch = c.epoch
 )
 """
@@ -95,7 +94,7 @@ CROSS JOIN (
 JOIN firsts f ON f.channel = r.channel
 """
 
-# A packed row goes in only where the rows in its range are exactly those it was packed from.
+# A packed row is inserted only if the rows in its range are exactly those it was packed from.
 PACKED = """
 UNION ALL
 SELECT %(thread)s, %(ns)s, p.channel, p.lo, p.count, p.body
@@ -143,7 +142,7 @@ FROM ruling r LEFT JOIN won ON true LEFT JOIN kept ON true
 PUT = SITUATION + STORED.replace("{appended}", APPENDED)
 PUT_PACKED = SITUATION + STORED.replace("{appended}", APPENDED + PACKED)
 
-# The second statement of a put that packs, in the same transaction: what the packed rows replace.
+# Second statement of PUT_PACKED's transaction: delete the rows that packed rows replace.
 UNPACK = """
 DELETE FROM {items} i
 USING unnest(%(pack_channels)s::text[], %(pack_los)s::integer[], %(pack_counts)s::integer[]) AS p(channel, lo, count)
@@ -162,7 +161,8 @@ SELECT %(thread)s, %(ns)s, %(id)s, 1 + coalesce((
 ), 0), %(token)s, %(task)s, %(path)s, %(body)s
 """
 # late_of is the latest checkpoint to which tasks have written, because durability="async" stores writes before their
-# checkpoint. If the thread has no row yet, nothing is updated: the put that inserts the row sets late to '?' (unknown).
+# checkpoint. If the thread has no row yet, nothing is updated: the statement that inserts the row sets late to '?'
+# (unknown).
 FIND_LATE = """
 UPDATE {threads} SET
     late_of = greatest(late_of COLLATE "C", %(id)s),
@@ -172,10 +172,10 @@ WHERE thread_id = %(thread)s
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
-# One result of several kinds of rows, told apart by the first column (`rows.Line`).
+# One result with several kinds of rows, distinguished by the first column (`rows.Line`).
 ENTRY_LINE = """0, e.thread_id, e.ns, e.id, e.seq, e.state::integer, e.header, {parent}, e.run_id, t.epoch, e.channels,
     e.kinds, e.owners, e.los, e.his, e.kept, e.names, t.name, e.token"""
-# As a user sees it: a parent that was removed, or is only there for delta channels, is not shown.
+# For users: the parent, unless it was removed or is a ghost.
 SHOWN_PARENT = (
     "(SELECT p.id FROM {entries} p WHERE p.thread_id = e.thread_id AND p.ns = e.ns AND p.id = e.parent AND p.state < 2)"
 )
@@ -196,8 +196,8 @@ LATEST_OF_ROOT = LATEST.replace("{thread}", "t.thread_id").replace("{ns}", "''")
 LATEST = LATEST.replace("{thread}", "%(thread)s").replace("{ns}", "%(ns)s")
 
 CHOSEN = "WITH chosen AS (SELECT e.* FROM {entries} e WHERE {where})"
-# Of an entry that the asker knows, neither its large columns nor its rows are read. A copy has the numbers and tokens
-# of its source, and an epoch of its own: one that was deleted and made again is another one.
+# If the caller knows the entry, neither its large columns nor its rows are read. The epoch is compared too: a copy has
+# the numbers and tokens of its source, and a copy that was deleted and made again has a new epoch.
 KNOWN_OR_NOT = """
 WITH chosen AS (
     SELECT e.*, (e.seq, e.token) <> (%(seq)s, %(token)s)
@@ -210,13 +210,13 @@ WITH chosen AS (
     FROM unnest(%(threads)s::text[], %(nss)s::text[], %(epochs)s::bigint[], %(seqs)s::bigint[])
         AS a(thread_id, ns, epoch, seq)
     JOIN {threads} t ON t.thread_id = a.thread_id AND t.epoch = a.epoch
-    -- OFFSET 0: one look into the index for each, also of a thread that is much longer than most.
+    -- OFFSET 0: one index look-up each, also for a thread that is much longer than most.
     CROSS JOIN LATERAL (
         SELECT l.* FROM {entries} l WHERE l.thread_id = a.thread_id AND l.put_at >= '' AND l.seq = a.seq OFFSET 0
     ) AS e
 )"""
-# The walk along parents ends where every channel asked for was seen, or (by UNION) where it has been before: what is
-# stored may lead in a circle.
+# The walk along parents ends when all requested channels are found or, by UNION, at an entry that was visited before:
+# stored parents may form a cycle.
 WALKED = """
 WITH RECURSIVE walk AS (
     SELECT e.id AS start, e.id, e.parent, %(channels)s::text[] AS missing FROM {entries} e WHERE {where}
@@ -235,18 +235,18 @@ WITH RECURSIVE walk AS (
     ) AS e
 )"""
 
-# Fenced by OFFSET 0, as all that is looked up for each row: the planner may otherwise read a whole table, or a whole
-# thread, and join that.
+# OFFSET 0, as in all look-ups per row, is an optimization fence: otherwise the planner may read and join a whole table
+# or thread.
 OF_THREAD = "CROSS JOIN LATERAL (SELECT k.epoch, k.name FROM {threads} k WHERE k.thread_id = e.thread_id OFFSET 0) AS t"
 CONTENT = f"""
 , runs AS (
-    -- Versions of a list mostly begin alike: one walk for all of them.
+    -- Versions of a list mostly have the same start: one walk for all of them.
     SELECT c.thread_id, c.ns, c.channels[r.owner] AS channel, r.lo, max(r.hi) AS hi
     FROM chosen c CROSS JOIN LATERAL unnest(c.owners, c.los, c.his) AS r(owner, lo, hi)
     {{only}}
     GROUP BY c.thread_id, c.ns, c.channels[r.owner], r.lo
 ), starts AS MATERIALIZED (
-    -- Where the row begins that holds the first item of a run.
+    -- The start of the row with the first item of a run.
     SELECT r.thread_id, r.ns, r.channel, r.hi, coalesce((
         SELECT j.lo FROM {{items}} j WHERE j.thread_id = r.thread_id AND j.ns = r.ns AND j.channel = r.channel
         AND j.lo <= r.lo ORDER BY j.lo DESC LIMIT 1
@@ -276,8 +276,8 @@ FROM chosen c CROSS JOIN LATERAL (
 ONLY = "WHERE c.channels[r.owner] = ANY (%(channels)s)"
 
 
-# The pages of a thread are read entry by entry: expecting fewer entries than the limit, the planner reads and sorts all
-# of the thread.
+# The pages of a thread are read entry by entry: if the planner expects fewer entries than the limit, it reads and sorts
+# the whole thread.
 SCAN_THREAD = f"""
 WITH RECURSIVE page AS (
     (SELECT 1 AS place, e.* FROM {{entries}} e WHERE e.state <> 2{{conditions}} ORDER BY e.seq DESC LIMIT 1)
@@ -298,11 +298,11 @@ FROM_ID = " AND (e.id, e.thread_id, e.ns) < (%(last_id)s, %(last_thread)s, %(las
 FROM_SEQ = """ AND e.seq < %(last_seq)s AND EXISTS (
     SELECT 1 FROM {threads} k WHERE k.thread_id = %(thread_id)s AND k.epoch = %(last_epoch)s
 )"""
-# Where the thread and the namespace are given, a page begins at the entry, and not at the head.
+# With a thread and a namespace, a page begins at that entry instead of the head.
 _BEFORE = "SELECT b.seq FROM {entries} b WHERE b.thread_id = {thread} AND b.ns = {ns} AND b.id = %(before)s"
 PRECEDES = f""" AND e.seq < coalesce(({_BEFORE}), {LAST}) AND (e.id < %(before)s OR EXISTS ({_BEFORE}))"""
 
-# Of most entries nobody asks for the runs, and numbers in a text are made in a fifth of the time of those in arrays.
+# The runs of most entries are not used, and numbers in a text are parsed in a fifth of the time of arrays.
 LATE = PLAIN.replace("e.owners, e.los, e.his", "e.owners::text, e.los::text, e.his::text") + ", e.put_at"
 GRAPH = f"""
 SELECT {LATE} FROM {{entries}} e JOIN {{threads}} t ON t.thread_id = e.thread_id
@@ -325,8 +325,8 @@ SELECT DISTINCT t.thread_id, t.name FROM {entries} e JOIN {threads} t ON t.threa
 WHERE e.run_id = ANY (%(runs)s) AND {of_tenant}
 """
 
-# Threads without a checkpoint to be seen are among them: with a look for one in each, the planner thought so much of
-# 100,000 threads that compiling the statement (JIT) took 350 ms of 390.
+# Includes threads without a visible checkpoint: with a look-up for each, the cost estimate for 100,000 threads
+# triggered JIT compilation, 350 ms of 390.
 THREADS = f"""
 WITH page AS (
     SELECT t.thread_id, t.name, t.epoch, t.put_at FROM {{threads}} t WHERE {{of_tenant}}{{only}}
@@ -344,7 +344,7 @@ FOUND_BY = (
     "OR t.marks || ' ' || coalesce(t.late, '') LIKE ALL (%(terms)s::text[]))"
 )
 
-# -- removing: first the thread's row, so that the statements after it see what everybody else has done ----
+# -- removing: first lock the thread's row, so that later statements see all other changes -----------------
 
 HOLD = "UPDATE {threads} SET seq = seq + 1 WHERE thread_id = %(thread)s AND epoch = %(epoch)s"
 HELD = "EXISTS (SELECT 1 FROM {threads} t WHERE t.thread_id = %(thread)s AND t.epoch = %(epoch)s)"
@@ -355,7 +355,7 @@ WITH gone AS (
     WHERE e.thread_id = %(thread)s AND e.put_at >= '' AND e.seq = ANY (%(gone)s::bigint[]) AND {HELD}
     RETURNING e.ns, e.id
 ), unwritten AS (
-    -- IS TRUE: a hash, whatever the planner thinks. As a join it becomes a nested loop: 120 ms instead of 5.
+    -- IS TRUE forces a hash. As a join it becomes a nested loop: 120 ms instead of 5.
     DELETE FROM {{batches}} b
     WHERE b.thread_id = %(thread)s AND ((b.ns, b.checkpoint_id) IN (SELECT g.ns, g.id FROM gone g)) IS TRUE
     RETURNING 1
@@ -391,7 +391,7 @@ UPDATE {threads} t SET put_at = coalesce((
 ) THEN t.marks END WHERE t.thread_id = %(thread)s
 """
 
-# Before rows go: the numbers they used must never be given out again.
+# Before rows are deleted: their numbers must never be reused.
 KEEP_FLOORS = f"""
 INSERT INTO {{floors}} AS f (thread_id, ns, channel, floor)
 SELECT %(thread)s, o.ns, o.channel, o.until
@@ -415,7 +415,7 @@ WITH dead AS (
 SELECT count(*) FROM dead
 """
 
-# -- what is sealed later ----------------------------------------------------------------------------------------------
+# -- sealing stored content later --------------------------------------------------------------------------------------
 
 LIST_WRITES = """
 SELECT b.ns, b.checkpoint_id, b.n, b.token, b.task_id, b.task_path, b.body
@@ -428,7 +428,7 @@ NAMES_IN = """
 SELECT DISTINCT unnest(e.names) FROM {entries} e
 WHERE e.thread_id = %(thread)s AND e.put_at >= '' AND e.names IS NOT NULL
 """
-# First, as it locks the thread's row: what a put knows of the thread is later than this, or has gone with it.
+# First, because it locks the thread's row: marks of a concurrent write are either removed here or stored later.
 FORGET_MARKS = """
 UPDATE {threads} SET marks = NULL, late_of = NULL, late = NULL WHERE thread_id = %(thread)s AND epoch = %(epoch)s
 """
@@ -448,7 +448,7 @@ FROM unnest(
 WHERE i.thread_id = %(thread)s AND i.ns = s.ns AND i.channel = s.channel AND i.lo = s.lo AND i.count = s.count
 AND {_IS_PLAIN.replace("{body}", "i.body")} AND {HELD}
 """
-# By their tokens: a thread that has writes only has no life.
+# By their tokens, because a thread that has only writes has no epoch.
 SEAL_WRITES = f"""
 UPDATE {{batches}} b SET body = s.body
 FROM unnest(
@@ -465,7 +465,7 @@ DELETE FROM {threads} t WHERE t.thread_id = %(thread)s AND t.epoch = %(epoch)s A
 )
 RETURNING 1
 """
-# Where there was no row to lock, a first put may have come in between: what it stored is not what was to be deleted.
+# Without a row to lock, a concurrent first write may create the thread: its content must not be deleted.
 NO_THREAD = "NOT EXISTS (SELECT 1 FROM {threads} t WHERE t.thread_id = %(thread)s)"
 GONE = f"thread_id = %(thread)s AND {NO_THREAD}"
 DELETE_CONTENT = f"""
@@ -476,7 +476,7 @@ DELETE FROM {{batches}} WHERE {GONE}
 """
 
 
-# Each table, and by which index its rows of a thread are found, other than the primary key.
+# Each table, and the condition for an index on a thread's rows other than the primary key.
 _CONTENT = {"entries": " AND x.put_at >= ''", "items": "", "floors": "", "batches": "", "cells": ""}
 _GONE = ",\n".join(
     f"{table} AS (DELETE FROM {{{table}}} x USING leaving WHERE x.thread_id = leaving.thread_id{by_index})"
@@ -488,7 +488,7 @@ WITH leaving AS (SELECT s.thread_id FROM {{threads}} s WHERE {{of_tenant}} ORDER
 gone AS (DELETE FROM {{threads}} x USING leaving WHERE x.thread_id = leaving.thread_id RETURNING 1)
 SELECT count(*) FROM gone
 """
-# What is left where no thread is: cells, and what a step has written that ended after its thread was deleted.
+# The rest without a thread: cells, and writes of steps that ended after their thread was deleted.
 DELETE_ALL = [f"DELETE FROM {{{table}}} x WHERE {{of_tenant}}{by_index}" for table, by_index in _CONTENT.items()]
 DELETE_ALL_SHARED = "DELETE FROM {cells} x WHERE x.thread_id = '' AND {of_tenant}"
 
@@ -553,7 +553,7 @@ COPY_UPTO = (
     + """, chosen AS MATERIALIZED (
     SELECT e.* FROM {entries} e, begun WHERE e.thread_id = %(thread)s AND e.put_at >= '' AND e.seq <= %(upto)s
 ), shown AS MATERIALIZED (
-    -- Of each log, the item after the last that an entry shows.
+    -- Of each log, the number after the last item that an entry refers to.
     SELECT c.ns, c.channels[r.owner] AS channel, max(r.hi) AS hi
     FROM chosen c CROSS JOIN LATERAL unnest(c.owners, c.his) AS r(owner, hi)
     GROUP BY c.ns, c.channels[r.owner]

@@ -1,4 +1,4 @@
-"""The verbs on the tables of `schema.sql`: each is one statement, or a few that are one transaction and one trip."""
+"""Store operations on the tables of `schema.sql`, each in one round trip."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ HERE = f"{SHELF} AND c.key = %(key)s"
 HEAD = "c.token, c.origin, c.name, c.expires_at, c.rank, c.marks, c.header"
 
 # A swap of a cell is one statement, of one of four kinds. It changes the row if that has the expected token, and
-# otherwise returns the row that it saw. A refused swap has only read: it takes no lock, and its commit brings nothing
-# to disk. If the row that it saw would have let it write, and it wrote nothing, another transaction has committed since
-# the statement began, and the statement is sent again. So a swap is right at every isolation level (above READ
-# COMMITTED the server itself asks for the repetition, by 40001).
-# DO NOTHING: an upsert would lock the row that it leaves as it is.
+# otherwise returns the row. A refused swap only reads: it takes no lock, and its commit writes nothing to disk. If the
+# returned row has the expected token and nothing was written, another transaction has committed since the statement
+# began, and the statement is sent again. So a swap is correct at every isolation level (above READ COMMITTED the server
+# itself requests the retry, by 40001).
+# DO NOTHING: an upsert would lock a row that it does not change.
 FILL = f"""
     INSERT INTO {{cells}} (thread_id, kind, key, token, origin, name, expires_at, rank, marks, header, body)
     SELECT %(thread)s, %(kind)s, %(key)s, %(token)s, %(origin)s::text, %(name)s::text, %(expires_at)s::bigint,
@@ -99,7 +99,7 @@ SELECT d.done, {HEAD}, c.body
 FROM (SELECT EXISTS (SELECT 1 FROM done) AS done) AS d
 LEFT JOIN {{cells}} c ON {HERE} AND NOT d.done
 """
-# By whether a token is expected, and whether there is a new cell.
+# Keys: whether a token is expected, and whether there is a new cell.
 SWAPS = {
     (False, True): SWAPPED.replace("{change}", FILL),
     (True, True): SWAPPED.replace("{change}", REPLACE),
@@ -107,8 +107,8 @@ SWAPS = {
     (False, False): SWAPPED.replace("{change}", LEAVE),
 }
 
-# One look into the index for each key. Without statistics, the planner read all cells of the shelf for `= ANY`, and for
-# a join: it may not turn this one around.
+# One index look-up per key. Without statistics, the planner read all cells of the shelf for `= ANY` and for a plain
+# join; it cannot reorder this one.
 EACH = f"CROSS JOIN LATERAL (SELECT * FROM {{cells}} c WHERE {SHELF} AND c.key = k.key OFFSET 0) c"
 READ = f"SELECT c.key, {HEAD}, c.body FROM unnest(%(keys)s::text[]) k(key) {EACH}"
 # No character of a key sorts after the tilde.
@@ -118,13 +118,13 @@ WHERE {SHELF} AND c.key > %(after)s AND c.key >= %(prefix)s AND c.key < %(prefix
 ORDER BY c.key LIMIT %(limit)s
 """
 BARE = "c.token, NULL, NULL, c.expires_at, c.rank, NULL, ''::bytea"
-# The index of keys is not fit for the first one, as it does not name a range of them.
+# BY_RANK has no range of keys, so the planner cannot use the index of keys for it.
 BY_RANK = f"{SHELF} AND left(c.key, -{2 * BLOCK}) = %(head)s AND c.rank IS NOT NULL AND starts_with(c.key, %(prefix)s)"
 BY_KEY = f"{SHELF} AND c.key >= %(prefix)s AND c.key < %(prefix)s || '~' AND c.key > %(past)s AND c.rank IS NOT NULL"
-# Within a head, as the index has it; else a sort of all of them.
+# Within a head, in the order of the index; otherwise all are sorted.
 FIND = "SELECT c.key, {columns} FROM {cells} c WHERE {where} ORDER BY c.rank DESC, {key} LIMIT %(limit)s"
 AFTER = " AND c.rank <= %(rank)s::bigint AND (c.rank < %(rank)s::bigint OR c.key > %(after)s)"
-# One look into the index of keys for each group, however many cells it has.
+# One index look-up per group, however many cells it has.
 GROUPS = f"""
 WITH RECURSIVE firsts(key, n) AS (
     (SELECT c.key, 1 FROM {{cells}} c WHERE {BY_KEY} ORDER BY c.key LIMIT 1)
@@ -136,8 +136,8 @@ WITH RECURSIVE firsts(key, n) AS (
 SELECT c.key, {{columns}} FROM firsts k {EACH} ORDER BY c.key
 """
 KINDS = "SELECT DISTINCT c.kind FROM {cells} c WHERE c.thread_id = %(thread)s"
-# By where a row is, for which there is no other way than to look there: a row that is changed meanwhile is at another
-# place, and has another token.
+# By the location of the row (ctid), which leaves the planner no other way. A concurrently changed row has a new
+# location and another token.
 REMOVE = f"""
 WITH found AS (
     SELECT c.place, c.part, k.token FROM unnest(%(keys)s::text[], %(tokens)s::text[]) k(key, token)
@@ -149,12 +149,12 @@ WITH found AS (
 )
 SELECT count(*) FROM gone
 """
-# Part of the deletion of a thread: one search in each of two indexes, however much is shared. All cells are deleted, as
-# they do not name the life of their thread.
+# Part of the deletion of a thread: one search in each of two indexes, however many cells are shared. All cells are
+# deleted, because they do not name the epoch of their thread.
 DELETE_OF_THREAD = """
 DELETE FROM {cells} c WHERE (c.thread_id = %(thread)s OR c.thread_id = '' AND c.origin = %(thread)s)
 """
-# The names of all threads that have anything, except those that show a checkpoint.
+# The names of all threads with any rows, except those with a visible checkpoint.
 STRAYS = """
 SELECT s.thread_id, max(s.name) FROM (
     SELECT t.thread_id, t.name FROM {threads} t
@@ -179,11 +179,11 @@ ORDER BY tenant LIMIT %(limit)s
 """
 
 RACES = 1000
-"""How often in a row a request may lose against those of others, each of which was stored."""
+"""Maximum retries of a request that loses races against stored ones."""
 
 
 def shelf_parameters(shelf: Shelf) -> dict[str, Any]:
-    """Return the parameters that name a shelf."""
+    """Return the parameters for a shelf."""
     return {"thread": "" if shelf.thread_id is None else key(shelf.thread_id), "kind": shelf.kind}
 
 
@@ -203,7 +203,7 @@ def cell_parameters(cell: Cell) -> dict[str, Any]:
 
 
 def _shrink_raw(frame: bytes) -> bytes:
-    # A frame that is compressed already would not come back as the same bytes.
+    # A compressed frame would become other bytes of the same content.
     return shrink(frame) if frame[:1] == RAW else frame
 
 
@@ -236,7 +236,7 @@ def _random_number() -> int:
 
 
 class PostgresStore(Store[Request, Reply]):
-    """One set of tables; verbs over all threads are about those of `tenant`, or of no tenant if that is empty."""
+    """One set of tables, restricted to one tenant, or to threads without a tenant."""
 
     def __init__(self, tables: Tables, tenant: str = "") -> None:
         self._tables = tables
@@ -248,13 +248,13 @@ class PostgresStore(Store[Request, Reply]):
         return TenantStore(PostgresStore(self._tables, tenant), tenant)
 
     def list_tenants(self, after: str | None, limit: int) -> StorePlan[Request, Reply, Sequence[str]]:
-        # Reads an index of each table, as far as it is about tenants.
+        # Reads the part of each table's index that belongs to tenants.
         parameters = {"mark": MARK, "past": PAST, "after": after or "", "limit": limit}
         reply = yield self._request(parameters, TENANTS)
         return [tenant for (tenant,) in reply[0]]
 
     def _of_tenant(self, text: str, column: str) -> str:
-        """Return a statement that is narrowed to the rows of the tenant."""
+        """Return a statement restricted to the rows of the tenant."""
         return text.replace("{of_tenant}", f"({column} >= %(low)s {self._junction} {column} < %(high)s)")
 
     def _request(
@@ -265,7 +265,7 @@ class PostgresStore(Store[Request, Reply]):
         return Request(tuple(statements), writes, joins)
 
     def write_entry(self, new: NewEntry) -> StorePlan[Request, Reply, Outcome]:
-        # One statement, sent again for each put of another process that came in between.
+        # One statement, sent again for each concurrent write of another process.
         parameters = {**entry_parameters(new), "token": _random_number(), "epoch": _random_number(), "all": sql.ALL}
         texts = (sql.PUT_PACKED, sql.UNPACK) if new.repacks else (sql.PUT,)
         request = self._request(parameters, *texts, writes=True, joins=True)
@@ -280,7 +280,7 @@ class PostgresStore(Store[Request, Reply]):
                 return Moved(head and name_of(head, names_by_key(long_names([new.parent]))), is_resent)
             if seq is not None:
                 return Stored(stamp_of(epoch, seq, parameters["token"]), first_numbers(new, los))
-        raise StoreBusy(f"thread {new.address.thread_id!r}: others put {RACES} times while this put tried to")
+        raise StoreBusy(f"thread {new.address.thread_id!r}: this write lost {RACES} times in a row against others")
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Reply, None]:
         parameters = {
@@ -313,7 +313,7 @@ class PostgresStore(Store[Request, Reply]):
         return content.entry_with_rows(line)
 
     def scan(self, query: Query) -> StorePlan[Request, Reply, Sequence[Entry]]:
-        # Entries of all threads come by an index of their ids.
+        # Entries of all threads are read by an index of their ids.
         text, parameters = _scan_query(query)
         if query.thread_id is None:
             parameters |= self._bounds
@@ -340,7 +340,7 @@ class PostgresStore(Store[Request, Reply]):
         reply = yield self._request(parameters, text)
         content = content_of(reply[0])
         lines = {line.id: line for line in content.entries}
-        # Nearest first: each is the parent of the one before it, and the first is the parent of none.
+        # Nearest first: each is the parent of the one before it; the first is not a parent of any.
         parents = {line.parent for line in content.entries}
         line = next((line for line in content.entries if line.id not in parents), None)
         found = []
@@ -362,7 +362,7 @@ class PostgresStore(Store[Request, Reply]):
         parameters = {
             "thread": key(thread_id),
             "epoch": marks[0].epoch if marks else 0,
-            "gone": f"{{{seqs}}}",  # as text: a list of a thousand takes psycopg a millisecond
+            "gone": f"{{{seqs}}}",  # as text: psycopg takes a millisecond for a list of 1000
             "seqs": [seq for seq, _ in pairs],
             "channels": [name if name is None else key(name) for _, name in pairs],
         }
@@ -418,7 +418,7 @@ class PostgresStore(Store[Request, Reply]):
     def copy_thread(
         self, source: str, target: str, upto: Entry | None = None
     ) -> StorePlan[Request, Reply, CopyOutcome]:
-        # If it is sent again after a lost reply, it recognizes its own copy by the epoch.
+        # When sent again after a lost reply, it recognizes its own copy by the epoch.
         parameters: dict[str, Any] = {
             "thread": key(source),
             "target": key(target),
@@ -438,12 +438,12 @@ class PostgresStore(Store[Request, Reply]):
                 return Copied()
             if occupied or not exists:
                 return Occupied() if occupied else Copied() if upto is None else BaseGone()
-        raise StoreBusy(f"thread {target!r}: others wrote it {RACES} times while it was copied to")
+        raise StoreBusy(f"thread {target!r}: this copy lost {RACES} times in a row against writes")
 
     def list_writes(
         self, thread_id: str, after: Writes | None, limit: int
     ) -> StorePlan[Request, Reply, Sequence[Writes]]:
-        # A long id that no checkpoint of the thread has is its key.
+        # For a long id without a checkpoint in the thread, this returns the key.
         parameters = {"thread": key(thread_id), "limit": limit, "ns": "", "id": "", "n": -1, "token": 0}
         if after is not None:
             n, token = _numbers(after)
@@ -495,7 +495,7 @@ class PostgresStore(Store[Request, Reply]):
         return [unescape(name or thread) for thread, name in reply[0]]
 
     def read_threads(self, page: Page) -> StorePlan[Request, Reply, Sequence[Listed]]:
-        # Reads the short row of every thread. No text is damaged: PostgreSQL checks it.
+        # Reads the short row of every thread. PostgreSQL guarantees that text is valid.
         parameters = {"limit": page.limit, "terms": [f"%{term}%" for term in page.terms], **self._bounds}
         way, past = sql.WAYS[page.oldest_first]
         text = self._of_tenant(sql.THREADS, "t.thread_id").replace("{way}", way)
@@ -519,8 +519,8 @@ class PostgresStore(Store[Request, Reply]):
         return swapped
 
     def swap_cells(self, shelf: Shelf, swaps: Sequence[Swap]) -> StorePlan[Request, Reply, Sequence[Swapped]]:
-        # A statement each, in one transaction; sent again for each change by another that came in between. In the
-        # order of their keys: two such transactions in different orders would wait for each other.
+        # One statement each, in one transaction, sent again for each concurrent change. In the order of the keys: two
+        # such transactions in different orders would deadlock.
         left, replies = {swap[0]: swap for swap in sorted(swaps, key=lambda swap: swap[0])}, dict[str, Swapped]()
         for _ in range(RACES):
             statements = [self._swap_request(shelf, *swap).statements[0] for swap in left.values()]
@@ -533,7 +533,7 @@ class PostgresStore(Store[Request, Reply]):
                     replies[name] = Swapped(True) if done or decision == "again" else Swapped(False, current)
             if not left:
                 return [replies[name] for name, _, _ in swaps]
-        raise StoreBusy(f"cell {next(iter(left))!r}: others changed it {RACES} times while this swap tried to")
+        raise StoreBusy(f"cell {next(iter(left))!r}: this swap lost {RACES} times in a row against other changes")
 
     def _swap_request(self, shelf: Shelf, name: str, expected: str | None, new: Cell | None) -> Request:
         parameters = {**shelf_parameters(shelf), "key": name, "expected": expected}
@@ -547,7 +547,7 @@ class PostgresStore(Store[Request, Reply]):
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> StorePlan[Request, Reply, Sequence[tuple[str, Cell]]]:
-        after = after or ("" if prefix[:1] == MARK else PAST)  # what tenants share comes first
+        after = after or ("" if prefix[:1] == MARK else PAST)  # the shared cells of tenants sort first
         parameters = {**shelf_parameters(shelf), "prefix": prefix, "after": after, "limit": limit}
         reply = yield self._request(parameters, LIST)
         return list(cells_of(reply[0]).items())
@@ -560,7 +560,7 @@ class PostgresStore(Store[Request, Reply]):
         """Return the request of a search."""
         prefix, after, head = search.prefix, search.after, head_blocks(search.prefix)
         parameters = {**shelf_parameters(shelf), "prefix": prefix, "head": head, "limit": search.limit}
-        parameters["past"] = "" if prefix[:1] == MARK else PAST  # what tenants share comes first
+        parameters["past"] = "" if prefix[:1] == MARK else PAST  # the shared cells of tenants sort first
         if search.is_grouped:
             text = GROUPS
             if after:
@@ -582,14 +582,14 @@ class PostgresStore(Store[Request, Reply]):
         return int(reply[0][0][0])
 
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Reply, Sequence[str]]:
-        # Reads an index of each table; a long name that only cells have had is its key.
+        # Reads an index of each table. For a long name that only cells have, this returns the key.
         parameters = {"after": key(after) if after else "", "limit": limit, **self._bounds}
         reply = yield self._request(parameters, self._of_tenant(STRAYS, "s.thread_id"))
         return [unescape(name) if name else name_of(thread, {}) for thread, name in reply[0]]
 
 
 def _numbers(writes: Writes) -> tuple[int, int]:
-    """Return the number and the token of writes."""
+    """Return the number and token of writes."""
     n, token = str(writes.stamp).split(".")
     return int(n), int(token)
 
@@ -601,13 +601,13 @@ def _info(thread: str, name: str | None, put_at: str, count: int, *columns: Any)
     if latest:
         try:
             head = entry_of(line)
-        except CorruptStore as error:  # raised only to a caller who reads the thread
+        except CorruptStore as error:  # only a read of the thread itself raises
             _log.warning("a thread is listed without its latest checkpoint: %s", error)
     return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), head
 
 
 def _scan_query(query: Query) -> tuple[str, dict[str, Any]]:
-    """Return the statement and the parameters of a scan."""
+    """Return the statement and parameters of a scan."""
     conditions: list[str] = []
     parameters: dict[str, Any] = {"limit": query.limit}
     named = {"thread_id": query.thread_id, "ns": query.checkpoint_ns, "id": query.checkpoint_id}

@@ -1,4 +1,4 @@
-"""Looks at all keys of a store, and names those that are not as Keel writes them. Nothing is written."""
+"""Find keys of a store that are not in Keel's form; nothing is written."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from langgraph_keel.backends.redis.store import ASKED, SHARED, Replies
 from langgraph_keel.engine.plan import StorePlan
 
 MOST_ODD = 100
-"""Maximum number of damaged fields and members that are named of one thread."""
+"""Maximum damaged fields and members that are reported per thread."""
 
 
 class OddKey(NamedTuple):
-    """A key that is not as Keel writes it, and its defect."""
+    """A key with a defect, and the defect."""
 
     thread_id: str | None
     key: str
@@ -23,7 +23,7 @@ class OddKey(NamedTuple):
 
 
 def find_odd_keys(keys: Keys) -> StorePlan[Request, Replies, Sequence[OddKey]]:
-    """Find keys that hold something else than they should, and damaged fields and members of the others."""
+    """Find keys with the wrong content, and damaged fields and members of others."""
     names = yield Request((), pattern=keys.of_threads)
     found = sorted({name.decode(errors="backslashreplace") for name in names})
     kinds = {name: kind for name in found if (kind := keys.kind_in(name))}

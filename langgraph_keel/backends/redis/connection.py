@@ -1,4 +1,4 @@
-"""Clients of Redis, made from a URL or brought by the user; their errors; and the check of a server before its use."""
+"""Create or check Redis clients, translate their errors, and check the server."""
 
 from __future__ import annotations
 
@@ -64,57 +64,63 @@ Client: TypeAlias = "redis.Redis | RedisCluster"
 AsyncClient: TypeAlias = "aio.Redis | AsyncRedisCluster"
 
 UNLIMITED = 2**31
-# Else newer versions of redis-py look for their own version on the disk at each connection, while a loop runs.
+# Otherwise newer versions of redis-py read their own version from disk for each connection, in the event loop.
 try:
     _IDENTITY = {"driver_info": import_module("redis.driver_info").DriverInfo()}
 except ImportError:
     _IDENTITY = {}
 
 RESENDS = 3
-"""How often a request is sent again when its connection breaks: after 0.05, 0.1 and 0.2 seconds, which a failover of a
-load balancer takes. Scripts know a request that they have carried out before."""
+"""Maximum retries of a request whose connection breaks.
+
+They follow after 0.05, 0.1 and 0.2 seconds, the time of a load balancer's failover. Scripts recognize a request that
+they have already run.
+"""
 
 _SCHEMES = "redis", "rediss", "unix", "redis+cluster", "rediss+cluster"
 
 _CLASSES: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (AuthenticationError, AccessDenied, "the server refuses this user or password"),
     (AuthorizationError, AccessDenied, "the server refuses this user"),
-    (NoPermissionError, AccessDenied, "this user may not run what Keel needs (EVALSHA, and hashes, sorted sets, keys)"),
+    (NoPermissionError, AccessDenied, "this user lacks permissions for Keel (EVALSHA, hashes, sorted sets, keys)"),
     (BusyLoadingError, StoreUnavailable, "the server is starting"),
     (ClusterDownError, StoreUnavailable, "a part of the Cluster has no master"),
     (OutOfMemoryError, StoreFull, "the server is out of memory (maxmemory); nothing was written"),
     (ReadOnlyError, ReadOnlyStore, "this is a replica, which may only be read"),
     (MaxConnectionsError, StoreBusy, "all connections of the client are busy; nothing was sent"),
-    (TimeoutError, StoreUnavailable, "no answer within the timeout; a put may or may not be stored"),
+    (TimeoutError, StoreUnavailable, "no reply within the timeout; a write may or may not be stored"),
 )
 _DAMAGED = "a thread is damaged"
-# Errors inside scripts come wrapped in text, differently in Redis 6 and 7.
+# Errors inside scripts are wrapped in text, differently in Redis 6 and 7.
 _CODES: tuple[tuple[str, type[StoreError], str], ...] = (
-    (r"\bKEELFOREIGN\b|\bWRONGTYPE\b", NotAKeelStore, "a key that should be a thread's holds something else"),
+    (r"\bKEELFOREIGN\b|\bWRONGTYPE\b", NotAKeelStore, "the key of a thread has content that is not Keel's"),
     (r"\bKEELDAMAGED\b", CorruptStore, _DAMAGED),
     (r"\bOOM\b", StoreFull, "the server is out of memory (maxmemory); nothing was written"),
     (r"\bREADONLY\b|write commands against a read only", ReadOnlyStore, "this is a replica, which may only be read"),
-    (r"\bMISCONF\b", StoreFull, "the server cannot write to its disk and takes no writes"),
-    (r"\bNOPERM\b|can't run this command|no permissions", AccessDenied, "this user may not run what Keel needs"),
+    (r"\bMISCONF\b", StoreFull, "the server cannot write to its disk and accepts no writes"),
+    (r"\bNOPERM\b|can't run this command|no permissions", AccessDenied, "this user lacks permissions for Keel"),
     (r"\b(NOAUTH|WRONGPASS)\b|invalid password|invalid username", AccessDenied, "the server refuses this user"),
     (r"\bBUSY\b|\bTRYAGAIN\b|No connection available|Too many connections", StoreBusy, "busy for too long"),
-    # What Lua, and a command on a number that is none, say where a script has met stored text in another form.
+    # Errors of Lua and of commands on numbers when a script reads stored text of another form.
     (r"attempt to \w+|bad argument #|arguments must be strings|not an integer|out of range", CorruptStore, _DAMAGED),
     (r"\b(LOADING|CLUSTERDOWN|MASTERDOWN|NOREPLICAS)\b", StoreUnavailable, "the server is not ready"),
 )
 
 MIGRATIONS: Migrations = {}
-"""A script, which is run for each thread, and for the cells that all share, on the keys of `Keys.of`. It must leave
-alone what has its format, or a later one: it may come a second time, and late."""
-LEASE = 10_000
-"""Milliseconds for which a process that carries the store over has others wait that come to do so; each page renews it.
+"""A script, run for each thread and for shared cells, with the keys of `Keys.of`.
 
-Without it, all of a hundred processes that start at once would go through all threads: only that is what it is for."""
+It must skip records of its own format or a later one, because it may run again, and late.
+"""
+LEASE = 10_000
+"""Milliseconds that a migrating process makes others wait, renewed by each page.
+
+It only avoids work: without it, a hundred processes that start together would each scan all threads.
+"""
 
 PAUSE, WAITS = 0.1, 300
-"""Seconds between two looks at that, and how many there are before `StoreBusy`."""
+"""Seconds between two polls of that lease, and maximum polls before `StoreBusy`."""
 SCANNED = 100
-"""Most rounds, of a thousand keys each, in the search for other people's keys: a database may hold millions."""
+"""Maximum SCAN calls, of 1000 keys each, when searching for foreign keys."""
 UNKNOWN = "unknown"
 
 _LOST = {
@@ -129,12 +135,12 @@ _CHANGE_MARK = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', 
 CLOSING = 10.0
 """Seconds that `close` waits for a loop in another thread."""
 
-# Clients that a forked child has inherited: it must neither use nor close them, nor let them be collected.
+# Clients inherited by a forked child: it must not use or close them, nor let them be garbage collected.
 _PARENTS: list[Any] = []
 
 
 class Backoff(ExponentialBackoff):
-    """The pauses between two attempts of redis-py; notes in `was_sent_before` that there is another one."""
+    """Pauses between two attempts of redis-py; each is recorded in `was_sent_before`."""
 
     def compute(self, failures: int) -> float:
         """As in the base class."""
@@ -144,11 +150,11 @@ class Backoff(ExponentialBackoff):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to reach a server."""
+    """How to connect to a server."""
 
     url: str
     timeout: float  # seconds to wait for a connection, and for a reply
-    max_connections: int  # of one pool; of a Cluster, to one node
+    max_connections: int  # per pool; on a Cluster, per node
 
     @property
     def is_cluster(self) -> bool:
@@ -157,7 +163,7 @@ class Settings:
 
     @property
     def where(self) -> str:
-        """How messages name the server: the URL without its password."""
+        """The name of the server in messages: the URL without its password."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -165,7 +171,7 @@ class Settings:
         """Return a blocking client."""
         options = self._options(Retry(Backoff(cap=0.2, base=0.05), RESENDS, (ConnectionError,)))
         if self.is_cluster:
-            # Its own pools do not wait for a connection.
+            # The default pools do not wait for a free connection.
             pools = partial(redis.BlockingConnectionPool, timeout=self.timeout)
             return RedisCluster.from_url(self._plain_url, connection_pool_class=pools, **options)
         pool = redis.BlockingConnectionPool.from_url(self.url, timeout=self.timeout, **options)
@@ -189,17 +195,17 @@ class Settings:
             "socket_timeout": self.timeout,
             "socket_connect_timeout": self.timeout,
             "retry": retry,
-            # redis-py 5 looks here besides.
+            # also read by redis-py 5
             "retry_on_error": [ConnectionError],
             **_IDENTITY,
         }
 
 
 class QueueingCluster(AsyncRedisCluster):
-    """A client of a Cluster that lets a number of calls run at once, while the others wait for their turn.
+    """A Cluster client that limits concurrent calls; other calls wait for their turn.
 
-    redis-py's own limit is of connections to each node, and a call that finds none free fails at once. Here nodes may
-    have any number of them: a call uses one, and what the client asks for itself another.
+    redis-py itself limits the connections per node, and a call without a free one fails at once. Here connections are
+    not limited: a call uses one, and the client's own requests another.
     """
 
     _turns: asyncio.Semaphore
@@ -207,7 +213,7 @@ class QueueingCluster(AsyncRedisCluster):
 
     @classmethod
     def from_url_limited(cls, url: str, calls: int, timeout: float, **options: Any) -> Self:
-        """Return a client that runs at most `calls` at once; others wait for their turn, at most `timeout` seconds."""
+        """Return a client for `calls` concurrent calls; others wait up to `timeout`."""
         client = cast(Self, cls.from_url(url, **{**options, "max_connections": UNLIMITED}))
         client._turns = asyncio.Semaphore(calls)
         client._timeout = timeout
@@ -219,7 +225,7 @@ class QueueingCluster(AsyncRedisCluster):
         try:
             await asyncio.wait_for(self._turns.acquire(), self._timeout)
         except builtins.TimeoutError as error:
-            raise MaxConnectionsError(f"no turn within {self._timeout} s") from error
+            raise MaxConnectionsError(f"no free connection within {self._timeout} s") from error
         try:
             yield
         finally:
@@ -232,62 +238,62 @@ class QueueingCluster(AsyncRedisCluster):
 
 
 async def ask_node(client: AsyncClient, node: Any, *words: Any) -> Any:
-    """Send a command to a node of a client, or to the client itself; what is sent to a node takes a turn too."""
+    """Send a command to a node of a client, within its limit, or to the client."""
     async with client.turn() if isinstance(client, QueueingCluster) and node is not client else nullcontext():
         return await node.execute_command(*words)
 
 
 def check_url(url: str) -> None:
-    """Check that redis-py can read a URL: it would say so with the first request, or pass over what it cannot read."""
+    """Check a URL, which redis-py itself would do late or not at all."""
     scheme, _, rest = url.partition("://")
     if scheme not in _SCHEMES:
         raise InvalidInput(
-            f"this is no URL of Redis: use one that begins with {', '.join(f'{s}://' for s in _SCHEMES)}"
+            f"this is not a Redis URL: use one that begins with {', '.join(f'{s}://' for s in _SCHEMES)}"
         )
     parts = _split(url)
-    # Behind an @ stands the server: before it, a password that has a / or ? in it as it is.
+    # The server follows the @; a password before it may contain an unescaped / or ?.
     if parts is None or "@" in parts.path + parts.query or parts.fragment:
         raise InvalidInput(
-            f"this URL of Redis cannot be read: write {scheme}://user:password@host:port/number, with %40 for @, %2F "
+            f"this Redis URL is invalid: write {scheme}://user:password@host:port/number, with %40 for @, %2F "
             "for /, %3F for ? and %23 for # in the password"
         )
     if scheme != "unix" and not re.fullmatch(r"/?([0-9]{1,9}/?)?", parts.path):
-        raise InvalidInput("the path of a URL of Redis must be the number of a database, such as /0")
+        raise InvalidInput("the path of a Redis URL must be a database number, such as /0")
     if scheme.endswith("+cluster") and parts.path.strip("/0"):
-        raise InvalidInput("a Redis Cluster has one database: leave its number out of the URL")
+        raise InvalidInput("a Redis Cluster has only one database: omit the number from the URL")
     try:
         pool = redis.BlockingConnectionPool.from_url(f"{scheme.removesuffix('+cluster')}://{rest}")
-        if parts.query:  # does not connect yet, but looks for redis-py's own version on the disk
+        if parts.query:  # does not connect, but reads redis-py's own version from disk
             pool.make_connection()  # type: ignore[no-untyped-call]
-    except (TypeError, ValueError, redis.RedisError) as error:  # of redis-py, which name an option and no value
+    except (TypeError, ValueError, redis.RedisError) as error:  # redis-py's messages name the option, not its value
         raise InvalidInput(
-            f"an option in this URL of Redis cannot be: {error}. It takes those of redis-py's connections; those of a "
-            "saver are arguments of RedisSaver or open_saver"
+            f"invalid option in this Redis URL: {error}. Only connection options of redis-py are allowed; pass options "
+            "of the saver as arguments of RedisSaver or open_saver"
         ) from None
     if "decode_responses" in pool.connection_kwargs:
-        raise InvalidInput("leave decode_responses out of the URL of Redis: Keel needs bytes as they are")
+        raise InvalidInput("leave decode_responses out of the Redis URL: Keel needs undecoded bytes")
 
 
 def _split(url: str) -> SplitResult | None:
-    """Return the parts of a URL; nothing of what is none, of which Python's errors repeat parts."""
+    """Return the parts of a URL, or `None`: Python's errors would quote parts of it."""
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018  # is read here
+        parts.port  # noqa: B018  # raises if it is invalid
     except ValueError:
         return None
     return parts
 
 
 def check_client(client: Any) -> Any:
-    """Return a user's own client, after checking that it returns bytes as they are."""
+    """Check that a user's own client returns undecoded bytes; return it."""
     pool = getattr(client, "connection_pool", None) or getattr(client, "nodes_manager", None)
     if pool is not None and pool.connection_kwargs.get("decode_responses"):
-        raise InvalidInput("the client was made with decode_responses=True: Keel stores bytes, pass one without it")
+        raise InvalidInput("the client has decode_responses=True: Keel stores bytes, so pass a client without it")
     return client
 
 
 def where_of(client: Any) -> str:
-    """Return how messages name the server of a user's own client."""
+    """Return the name in messages for the server of a user's own client."""
     if isinstance(client, (RedisCluster, AsyncRedisCluster)):
         return f"the Redis Cluster of {next(iter(client.nodes_manager.startup_nodes), 'no node')}"
     pool = client.connection_pool
@@ -298,7 +304,7 @@ def where_of(client: Any) -> str:
 
 
 def name_error(where: str, error: Exception) -> KeelError:
-    """Return the error of Keel for one of the client."""
+    """Return Keel's error for an error of the client."""
     for kind, keel, meaning in _CLASSES:
         if isinstance(error, kind):
             return keel(f"{where}: {meaning}: {error}")
@@ -312,7 +318,7 @@ def name_error(where: str, error: Exception) -> KeelError:
 
 @contextmanager
 def named_errors(where: str) -> Iterator[None]:
-    """Raise the client's errors as those of Keel."""
+    """Translate the client's errors with `name_error`."""
     try:
         yield
     except NoScriptError:
@@ -324,7 +330,7 @@ def named_errors(where: str) -> Iterator[None]:
 
 
 def abort_connections(client: AsyncClient, is_dead: bool) -> None:
-    """Close the connections of an asynchronous client where nothing can be awaited."""
+    """Close the connections of an async client without awaiting anything."""
     names = "_available_connections", "_in_use_connections", "_connections"
     for connection in {each for pool in _pools(client) for name in names for each in getattr(pool, name, ())}:
         writer, connection._writer, connection._reader = getattr(connection, "_writer", None), None, None
@@ -334,7 +340,7 @@ def abort_connections(client: AsyncClient, is_dead: bool) -> None:
             writer.transport.abort()
         sock = getattr(writer.transport, "_sock", None)
         if is_dead and sock is not None:
-            # A transport closes its socket in the loop. In a dead one, asyncio and the client would both warn of it.
+            # A transport closes its socket in the loop. If the loop is closed, asyncio and the client would both warn.
             writer.transport._sock = None
             sock.close()
 
@@ -343,7 +349,7 @@ def _pools(client: AsyncClient) -> Iterator[Any]:
     if isinstance(client, aio.Redis):
         yield client.connection_pool
         return
-    # Its own close leaves this behind; a later use has to initialize it again.
+    # The client's own close does not reset this; a later use must initialize the client again.
     client._initialize = True
     yield from client.nodes_manager.nodes_cache.values()
     yield from client.nodes_manager.startup_nodes.values()
@@ -354,11 +360,11 @@ Migrations: TypeAlias = Mapping[int, Migration[str]]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A command before the store is opened; the reply is a list of one reply, or error, per node."""
+    """A command before the store is open; its reply lists a reply or error per node."""
 
     words: tuple[Any, ...]
-    node: int | None = -1  # which master of a Cluster; `None` is all of them, and -1 the one that has the key
-    pause: float = 0.0  # seconds to wait before it
+    node: int | None = -1  # master of a Cluster: `None` is all, -1 the one that has the key
+    pause: float = 0.0  # seconds to wait first
 
 
 Replies: TypeAlias = list[Any]
@@ -366,13 +372,15 @@ Replies: TypeAlias = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """What becomes of an acknowledged put, as the server is set up (on a Cluster: its weakest master).
+    """Durability of acknowledged writes, by the settings of the server.
+
+    On a Cluster, those of its weakest master.
 
     Attributes:
         appendonly: `yes`, `no` or `unknown`.
         appendfsync: `always`, `everysec`, `no` or `unknown`.
-        acknowledged: Where an acknowledged put is, in words.
-        maxmemory_policy: What the server throws away when it is full; `noeviction` is nothing.
+        acknowledged: Durability of an acknowledged write, in words.
+        maxmemory_policy: Keys that the server evicts when memory is full; `noeviction` evicts none.
     """
 
     appendonly: str = UNKNOWN
@@ -382,7 +390,7 @@ class Durability:
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether an acknowledged put survives a power cut."""
+        """Whether an acknowledged write survives a power cut."""
         return (self.appendonly, self.appendfsync) == ("yes", "always")
 
 
@@ -390,7 +398,7 @@ warned_of: set[str] = set()
 
 
 class ServerCheck:
-    """The checks of a server before its first use, and their results; the two drivers of a saver share them."""
+    """Checks a server before its first use; shared by the two drivers of a saver."""
 
     def __init__(
         self,
@@ -416,14 +424,14 @@ class ServerCheck:
         self.may_write = False
 
     def is_done(self, writes: bool) -> bool:
-        """Return whether nothing is left to check before a request that writes, or does not."""
+        """Return whether all checks before a request that writes, or reads, are done."""
         return self.may_write or (self.has_read_server and not writes)
 
     def prepare(self, writes: bool) -> StorePlan[Ask, Replies, None]:
-        """Check the store and the server; make the store if it is to be written, and carry an older format over."""
+        """Check the store and the server; create the store on a write; migrate it if due."""
         found = yield from self._format()
         if not self.has_read_server:
-            # By CONFIG, or where that is forbidden by INFO, which says less.
+            # By CONFIG or, if that is forbidden, by INFO, which reports less.
             nodes = yield from _read_settings("CONFIG GET", ("append*", "maxmemory*"))
             if not all(nodes):
                 nodes = yield from _read_settings("INFO", ("persistence", "memory"))
@@ -434,7 +442,7 @@ class ServerCheck:
             if policy not in ("noeviction", UNKNOWN) and not self._allow_eviction:
                 raise UnsafeStore(
                     f"{self._where}: with maxmemory-policy {policy} the server deletes threads when memory is short: "
-                    "set it to noeviction, or pass allow_eviction=True if these threads may vanish"
+                    "set it to noeviction, or pass allow_eviction=True if losing threads is acceptable"
                 )
             if found is None:
                 yield from self._make()
@@ -447,14 +455,14 @@ class ServerCheck:
         self.may_write = self.may_write or writes
 
     def _format(self) -> StorePlan[Ask, Replies, int | None]:
-        """Return the format; the one before, if the way to a newer one has begun (`2 1`)."""
+        """Return the format; the old one while a migration is in progress (`2 1`)."""
         [found] = yield Ask(("GET", self._keys.format))
         if isinstance(found, Exception):
             raise found
         if found is None and self.read_only:
-            raise NotFound(f"{self._where}: there is no store of Keel under the prefix {self._keys.prefix!r}")
+            raise NotFound(f"{self._where}: there is no Keel store under the prefix {self._keys.prefix!r}")
         if found is None and not self.auto_setup:
-            raise NotSetUp(f"{self._where}: no store of Keel under the prefix {self._keys.prefix!r}: call setup() once")
+            raise NotSetUp(f"{self._where}: no Keel store under the prefix {self._keys.prefix!r}: call setup() once")
         if found is None:
             return None
         if not re.fullmatch(rb"[0-9]+( [0-9]+)?", found):
@@ -464,15 +472,15 @@ class ServerCheck:
         return formats[-1]
 
     def refuse_newer(self) -> StorePlan[Ask, Replies, None]:
-        """After an error that a newer format would give, look whether the store has one."""
+        """Raise `NewerFormat` if the store has a newer format, to explain an error."""
         with suppress(NotFound, NotSetUp):
             yield from self._format()
 
     def migrations(self) -> StorePlan[Ask, Replies, list[str]]:
-        """Return what is done to the store to carry it over."""
+        """Return the due migrations as text."""
         found = yield from self._format()
         if found is None:
-            raise NotFound(f"{self._where}: there is no store of Keel under the prefix {self._keys.prefix!r}")
+            raise NotFound(f"{self._where}: there is no Keel store under the prefix {self._keys.prefix!r}")
         due = find_due(self._migrations, found, self._where)
         return [f"-- Format {number}: {each.what}. Run for each thread:\n{each.work.strip()}" for number, each in due]
 
@@ -493,10 +501,10 @@ class ServerCheck:
             if is_ours or not due:
                 return
             yield Ask(("PING",), pause=PAUSE)
-        raise StoreBusy(f"{self._where}: another process is carrying the store over to a newer format: try again later")
+        raise StoreBusy(f"{self._where}: another process is migrating the store to a newer format: try again later")
 
     def carry_over_latecomers(self) -> StorePlan[Ask, Replies, None]:
-        """Carry over the threads that an older Keel has begun since the store was; a trip for each thread there is."""
+        """Migrate threads that an older Keel has created since; one round trip per thread."""
         for _, migration in sorted(self._migrations.items()):
             yield from _run_for_all(self._keys, migration.work, self._lease)
 
@@ -518,17 +526,17 @@ class ServerCheck:
         warned_of.add(self._where)
         kept = self.durability.acknowledged
         if kept == UNKNOWN:
-            kept = f"kept in a way that the server does not tell (appendonly {self.durability.appendonly})"
+            kept = f"of unknown durability (appendonly {self.durability.appendonly})"
         warnings.warn(
-            f"{self._where}: an acknowledged put is {kept}: set appendonly yes and appendfsync always, or pass "
-            "durability='any' if that is good enough",
+            f"{self._where}: an acknowledged write is {kept}: set appendonly yes and appendfsync always, or pass "
+            "durability='any' to accept this",
             DurabilityWarning,
             stacklevel=2,
         )
 
 
 def _read_settings(command: str, parts: Sequence[str]) -> StorePlan[Ask, Replies, list[dict[str, str]]]:
-    """Return what the command says, for each node; an empty dict where it is refused."""
+    """Return the settings of each node; an empty dict if the command is refused."""
     nodes: list[dict[str, str]] = []
     for part in parts:
         replies = yield Ask((command, part), None)
@@ -556,7 +564,7 @@ def _strength(durability: Durability) -> tuple[bool, int, int]:
 
 
 def _ask(*words: Any, node: int = -1) -> StorePlan[Ask, Replies, Any]:
-    """Send a command; return its reply, or raise the error that it is."""
+    """Send a command; return its reply, or raise it if it is an error."""
     [reply] = yield Ask(words, node)
     if isinstance(reply, Exception):
         raise reply
@@ -564,7 +572,7 @@ def _ask(*words: Any, node: int = -1) -> StorePlan[Ask, Replies, Any]:
 
 
 def _run_for_all(keys: Keys, script: str, lease: str) -> StorePlan[Ask, Replies, None]:
-    """Run a script for each thread of the store, and of its tenants, and for the cells that they share."""
+    """Run a script for each thread and shared cells, of the store and its tenants."""
     pattern = f"*{escape_glob(keys.prefix)}:{{??}}:*"
     node = cursor = 0
     while (reply := (yield from _ask("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, node=node))) is not None:
@@ -579,13 +587,13 @@ def _run_for_all(keys: Keys, script: str, lease: str) -> StorePlan[Ask, Replies,
 
 
 def _foreign_key(keys: Keys) -> StorePlan[Ask, Replies, str | None]:
-    """Return a key under our prefix that Keel cannot have made, if one is among the first hundred thousand."""
+    """Return a foreign key under our prefix, if there is one in the first 100,000."""
     node = cursor = 0
     for _ in range(SCANNED):
         pattern = f"{escape_glob(keys.prefix)}:*"
         [reply] = yield Ask(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000), node)
         if reply is None or isinstance(reply, Exception):
-            # No more nodes; or SCAN is forbidden, and the scripts themselves refuse what is not a thread.
+            # No more nodes, or SCAN is forbidden; the scripts themselves refuse foreign keys.
             return None
         cursor, found = reply
         for key in found:
@@ -600,7 +608,7 @@ Loop: TypeAlias = asyncio.AbstractEventLoop
 
 
 class _LoopClient:
-    """The client of a loop, and the generator that closes it at the end of the loop."""
+    """The client of a loop, and the generator that closes it when the loop ends."""
 
     def __init__(self, client: AsyncClient, closer: AsyncGenerator[None, None]) -> None:
         self.client = client
@@ -613,10 +621,10 @@ Clients: TypeAlias = dict[Loop, _LoopClient]
 
 
 class Loops:
-    """The clients that Keel made for running loops: a connection of asyncio belongs to the loop that opened it.
+    """Keel's clients for event loops: an asyncio connection belongs to one loop.
 
-    A loop that ends in good order (`asyncio.run`) ends its asynchronous generators, and one of them closes the client.
-    Of a loop that was just closed, the sockets are closed when `Loops` is used or closed next.
+    A loop that ends properly (`asyncio.run`) ends its async generators, and one of them closes the client. If a loop
+    was only closed, its sockets are closed at the next use or close of `Loops`.
     """
 
     def __init__(self, make: Callable[[], AsyncClient]) -> None:
@@ -626,21 +634,21 @@ class Loops:
     def _forget(self) -> None:
         self._opened: Clients = {}
         self._process = os.getpid()
-        # When this is collected, and at the latest at the end of the process.
+        # On garbage collection, and at the latest at the end of the process.
         weakref.finalize(self, _close_of_dead_loops, self._opened)
 
     async def client(self) -> AsyncClient:
-        """Return the client of the running loop; make it, if there is none."""
+        """Return the client of the running loop; create it if there is none."""
         if self._process != os.getpid():
             _PARENTS.append(self._opened)
             self._forget()
         loop = asyncio.get_running_loop()
         own = self._opened.get(loop) or await self._make_client(loop)
         if not own.is_ready:
-            # One task prepares it while the others wait; if that task is cancelled, the next one does.
+            # One task initializes the client while others wait; if it is cancelled, the next one does.
             async with own.opening:
                 if isinstance(own.client, AsyncRedisCluster):
-                    # If it did not know the nodes yet, several calls at once would close the connections they opened.
+                    # A client that does not know its nodes yet closes connections that concurrent calls have opened.
                     await own.client.initialize()
                 own.is_ready = True
         return own.client
@@ -648,7 +656,7 @@ class Loops:
     async def _make_client(self, loop: Loop) -> _LoopClient:
         _close_of_dead_loops(self._opened)
         own = self._opened[loop] = _LoopClient(self._make(), self._close_at_end(loop))
-        # The generator waits for nothing up to its yield, so no other task runs in between.
+        # The generator awaits nothing before its yield, so no other task runs in between.
         await anext(own.closer)
         return own
 
@@ -657,7 +665,7 @@ class Loops:
         try:
             yield
         finally:
-            # Without an entry, the client was closed before.
+            # Without an entry, the client is already closed.
             own = opened.pop(loop, None)
             if own:
                 await own.client.aclose()
@@ -672,7 +680,7 @@ class Loops:
             await own.closer.aclose()
 
     def close(self) -> None:
-        """Close all clients: each in its loop, if that runs elsewhere or can be made to run here."""
+        """Close all clients, each in its loop if that runs elsewhere or can run here."""
         if self._process == os.getpid():
             here = asyncio._get_running_loop()
             for loop, own in list(self._opened.items()):
@@ -697,7 +705,7 @@ def _close_client(loop: Loop, opened: Clients) -> None:
     if own is None:
         return
     abort_connections(own.client, loop.is_closed())
-    # The generator has nothing left to await, so it can be ended without a loop.
+    # The generator awaits nothing more, so it can be ended without a loop.
     with suppress(StopIteration):
         own.closer.aclose().send(None)
 

@@ -1,6 +1,6 @@
-"""The drivers: blocking, for any thread; and for running loops, each with a client of its own.
+"""The Redis drivers: one that blocks, and one with a client per event loop.
 
-A call is one EVALSHA, or EVAL where the server does not have the script (after a restart, a failover, SCRIPT FLUSH).
+A call is one EVALSHA, or EVAL if the server lacks the script (after a restart, a failover, SCRIPT FLUSH).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from langgraph_keel.errors import CorruptStore, InvalidInput, NotAKeelStore, Rea
 
 Argument: TypeAlias = str | bytes | int
 
-# Read with the module: a running loop must not wait for a disk.
+# Read on import: an event loop must not wait for a disk.
 _SCRIPTS = {
     file.name.removesuffix(".lua"): file.read_text("utf-8")
     for file in files(__package__).joinpath("scripts").iterdir()
@@ -48,21 +48,21 @@ _SCRIPTS = {
 
 T = TypeVar("T")
 PIPELINED = 256
-"""Most calls in one pipeline."""
+"""Maximum calls per pipeline."""
 SCANNED = 1000
-"""Keys to each step of a SCAN of all of them."""
+"""Keys per step of a SCAN."""
 AT_ONCE = 16
-"""Calls under way at once from a loop to a Cluster, whose asynchronous client has no pipeline for scripts."""
+"""Maximum concurrent calls of a loop to a Cluster (no script pipelines there)."""
 
-# What redis-py 8.1 raises then, of a buffer that is closed, or is no more: a client that loses a node closes all of its
-# connections at once, in whatever thread or task it hears of that.
+# redis-py 8.1 raises these for a closed buffer: a client that loses a node closes all its connections at once, in any
+# thread or task.
 _CLOSED = ValueError, AttributeError
 _DELAYS = 0.05, 0.1, 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script as Redis knows it."""
+    """A script: its source and its SHA-1."""
 
     source: str
     sha: str
@@ -70,32 +70,32 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One run of a script, atomic by itself."""
+    """One atomic run of a script."""
 
     script: str
-    keys: tuple[str, ...]  # all that it touches, in one bucket, and so in one slot of a Cluster
+    keys: tuple[str, ...]  # all keys that it uses: of one bucket, so in one slot of a Cluster
     args: tuple[Argument, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The content of one round trip: calls that do not depend on each other; several are pipelined."""
+    """One round trip: independent calls, which are pipelined."""
 
     calls: tuple[Call, ...]
     writes: bool = False
-    # If given, there are no calls, and the reply is the names of all keys of all nodes that match it, by SCAN. The
-    # server serves others in between; the time it takes grows with the number of all its keys.
+    # If set, there are no calls, and the reply is the names of all matching keys of all nodes, by SCAN. It does not
+    # block the server; its duration grows with the number of all keys.
     pattern: str = ""
 
 
 @cache
 def script(name: str) -> Script:
-    """Return a script, preceded by the shared parts that its first lines name."""
+    """Return a script, preceded by the shared parts named in its first lines."""
     text = _SCRIPTS[name]
     shared = re.search(r"^--.*?With: (.*)", text, re.MULTILINE)
     parts = [_SCRIPTS[part] for part in shared[1].split(", ")] if shared else []
     source = "\n".join([*parts, text])
-    # Redis names scripts by SHA-1; nothing depends on its strength.
+    # Redis names scripts by SHA-1; its strength does not matter here.
     return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -112,9 +112,9 @@ def _split(calls: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 class RedisDriver:
-    """One client for all threads of a process; a forked child makes its own.
+    """One client for all threads of a process; a forked child creates its own.
 
-    `make` is `None` if there is no blocking client; `is_ours` says whether the client is made here, and so closed here.
+    `make` is `None` if there is no blocking client. `is_ours`: whether the driver creates, and so closes, the client.
     """
 
     def __init__(self, check: ServerCheck, where: str, make: Callable[[], Client] | None, is_ours: bool) -> None:
@@ -131,13 +131,13 @@ class RedisDriver:
         return self._make is None
 
     def _forget(self) -> None:
-        # In a forked child, nobody releases a lock that another thread held at the fork.
+        # After a fork, a lock that another thread of the parent held would never be released.
         self._lock = Lock()
         self._client: Client | None = None
         self._process = os.getpid()
 
     def send(self, request: Request) -> list[Any]:
-        """Carry out the calls of `request`; return their replies."""
+        """Run the calls of `request`; return their replies."""
         try:
             with named_errors(self.where):
                 client = self.ready(request.writes)
@@ -154,13 +154,13 @@ class RedisDriver:
             raise
 
     def setup(self) -> None:
-        """Make the store, and carry over what has an older format."""
+        """Create the store, or migrate it if it has an older format."""
         self.check.auto_setup = True
         with named_errors(self.where):
             run(self.check.carry_over_latecomers(), _AskDriver(self.ready(writes=True), self.where))
 
     def migrations(self) -> list[str]:
-        """Return what is done to the store to carry it over."""
+        """Return the due migrations as text."""
         with self._lock:
             if self.is_closed:
                 raise refuse_closed(self.where)
@@ -170,9 +170,9 @@ class RedisDriver:
         return run(self.check.migrations(), _AskDriver(client, self.where))
 
     def ready(self, writes: bool) -> Client:
-        """Return the client, after the check that comes before the first request."""
+        """Return the client, after the check of the server."""
         if writes and self.check.read_only:
-            raise ReadOnlyStore(f"{self.where}: opened to be read only")
+            raise ReadOnlyStore(f"{self.where}: opened read-only")
         client = self._client if self._process == os.getpid() else None
         if client is None or self.is_closed or not self.check.is_done(writes):
             client = self._open(writes)
@@ -185,9 +185,9 @@ class RedisDriver:
             if self.is_closed:
                 raise refuse_closed(self.where)
             if self._make is None:
-                raise InvalidInput("this saver has only an async_client: pass client= too for its blocking methods")
+                raise InvalidInput("this saver has only an async_client: also pass client= to use blocking methods")
             client = self._client = self._client or self._make_client(self._make)
-        # Outside of the lock: if the server hangs, threads would wait for one another. To check twice does no harm.
+        # Outside the lock: if the server hangs, threads would wait for each other. Checking twice is harmless.
         if not self.check.is_done(writes):
             run(self.check.prepare(writes), _AskDriver(client, self.where))
         return client
@@ -195,8 +195,8 @@ class RedisDriver:
     def _make_client(self, make: Callable[[], Client]) -> Client:
         client = make()
         if self._is_ours:
-            # redis-py closes the sockets of a client that is forgotten only if the collector comes to its connections
-            # before it comes to them, which is chance: it warns of the others.
+            # For an abandoned client, redis-py closes a socket only if its connection happens to be garbage collected
+            # first; otherwise Python warns.
             weakref.finalize(self, _close_client, client, self._process)
         return client
 
@@ -206,7 +206,7 @@ class RedisDriver:
             self.ready(writes)
 
     def close(self) -> None:
-        """Close the client, if it is ours."""
+        """Close the client, if the driver created it."""
         with self._lock:
             self.is_closed = True
             client, self._client = self._client, None
@@ -215,7 +215,7 @@ class RedisDriver:
 
 
 def _close_client(client: Client, process: int) -> None:
-    """Close a client, unless it is the one of the parent of this process."""
+    """Close a client, unless it belongs to the parent process."""
     if process == os.getpid():
         client.close()
         if not isinstance(client, RedisCluster):
@@ -230,7 +230,7 @@ def _send_call(client: Any, call: Call) -> Any:
 
 
 def _execute(client: Any, words: Sequence[Any]) -> Any:
-    """Send a command; on a Cluster again, where its client has closed the connection that another thread waited on."""
+    """Send a command; on a Cluster, again if another thread closed its connection."""
     for delay in _DELAYS if isinstance(client, RedisCluster) else ():
         try:
             return client.execute_command(*words)
@@ -248,7 +248,7 @@ def _broken_if_closed() -> Iterator[None]:
 
 
 def _send_many(client: Any, calls: Sequence[Call]) -> list[Any]:
-    """Send calls in pipelines, one to each node; those that fail there (no script, a moved slot) again, one by one."""
+    """Send calls in pipelines, one per node; send failed ones again, one by one."""
     cluster: Any = client if isinstance(client, RedisCluster) else None
     nodes: dict[Any, list[Call]] = {}
     for call in calls:
@@ -273,7 +273,7 @@ def _send_pipeline(client: Any, calls: Sequence[Call]) -> Sequence[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _AskDriver:
-    """The driver of `ServerCheck`, whose requests are commands of Redis."""
+    """The driver of `ServerCheck`: its requests are Redis commands."""
 
     client: Any
     where: str
@@ -297,7 +297,7 @@ class _AskDriver:
 
 
 class AsyncRedisDriver:
-    """A client for each running loop; if there is only a blocking client (`make` is `None`), threads wait for that."""
+    """A client per event loop; without one (`make` is `None`), threads use `driver`."""
 
     def __init__(self, driver: RedisDriver, make: Callable[[], AsyncClient] | None, is_ours: bool) -> None:
         self._driver = driver
@@ -307,11 +307,11 @@ class AsyncRedisDriver:
 
     @property
     def blocks(self) -> bool:
-        """Whether there is only a blocking client, for which threads wait."""
+        """Whether there is only a blocking client, used in threads."""
         return self._make is None
 
     async def send(self, request: Request) -> list[Any]:
-        """As `RedisDriver.send`, without blocking the running loop."""
+        """Like `RedisDriver.send`, without blocking the running loop."""
         if self._make is None:
             return await asyncio.to_thread(self._driver.send, request)
         where = self._driver.where
@@ -323,7 +323,7 @@ class AsyncRedisDriver:
                 with _broken_if_closed():
                     if request.pattern:
                         return [key async for key in client.scan_iter(match=request.pattern, count=SCANNED)]
-                    # Nothing says whether a client of a Cluster has sent it before.
+                    # A Cluster client does not report whether it has sent a call before.
                     return noted(await _asend_many(client, request.calls), True)
         except (CorruptStore, NotAKeelStore):
             await arun(self._driver.check.refuse_newer(), _AsyncAskDriver(await self._client(), where))
@@ -360,7 +360,7 @@ class AsyncRedisDriver:
         """As `RedisDriver.ready`."""
         check, where = self._driver.check, self._driver.where
         if writes and check.read_only:
-            raise ReadOnlyStore(f"{where}: opened to be read only")
+            raise ReadOnlyStore(f"{where}: opened read-only")
         client = await self._client()
         if not check.is_done(writes):
             await arun(check.prepare(writes), _AsyncAskDriver(client, where))
@@ -386,7 +386,7 @@ class AsyncRedisDriver:
             await self._loops.aclose()
 
     def close(self) -> None:
-        """Close all clients that were made here."""
+        """Close all clients that this driver created."""
         if self._loops:
             self._loops.close()
 
@@ -412,7 +412,7 @@ async def _asend_many(client: AsyncClient, calls: Sequence[Call]) -> list[Any]:
     replies: list[Any] = []
     if isinstance(client, AsyncRedisCluster):
         for part in _split(calls, AT_ONCE):
-            # All are awaited, also if one fails: none may still run when the loop ends.
+            # All are awaited even if one fails: none may still run when the loop ends.
             done = await asyncio.gather(*(_asend_call(client, call) for call in part), return_exceptions=True)
             for error in done:
                 if isinstance(error, BaseException):

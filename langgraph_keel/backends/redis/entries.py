@@ -1,8 +1,8 @@
-"""Names and keys as Redis has them, and replies of the scripts as records.
+"""Convert names and keys to their form in Redis, and script replies to records.
 
 Ids are percent-encoded. A key is `<prefix>:{<bucket>}:thread:<id>`. The bucket, two hexadecimal digits of a checksum of
-the id, is the hash tag: on a Cluster all keys of a bucket are on one node, so the script that changes a thread can
-change the index of the bucket's threads as well. A stamp is `<epoch>.<sequence number>.<token>` (`Mark`).
+the id, is the hash tag: on a Cluster all keys of a bucket are on one node, so the script that changes a thread can also
+change the bucket's index of threads. A stamp is `<epoch>.<sequence number>.<token>` (`Mark`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from langgraph_keel.errors import CorruptStore, InvalidInput
 
 BUCKETS = [f"{number:02x}" for number in range(256)]
 
-# What separates in keys and fields (':', in an entry's line ' '), what a hash tag is made of, '#' that marks a parent
-# by its sequence number, what a terminal would not show, and '%' itself. The rest of UTF-8 stays as it is.
+# Separators in keys and fields (':', and ' ' in an entry's line), the braces of a hash tag, '#' (a parent given by its
+# sequence number), control characters, and '%' itself. The rest of UTF-8 is unchanged.
 _NEVER = re.compile(r"[\x00-\x20\x7f%:{}#]")
 _GLOB = re.compile(r"[*?\[\]\\^-]")
 _NEVER_IN_TEXT = re.compile(r"[\x00-\x20\x7f%]")
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def escape_glob(text: str) -> str:
-    """Return a pattern that matches a text only."""
+    """Return a pattern that matches only this text."""
     return _GLOB.sub(r"\\\g<0>", text)
 
 
@@ -44,17 +44,17 @@ def _percent(found: re.Match[str]) -> str:
 
 
 def name(text: str) -> str:
-    """Return an id as it stands in keys and fields: reversible, and without any separator."""
+    """Encode an id for keys and fields: reversible, and without separators."""
     return _NEVER.sub(_percent, text)
 
 
 def word(text: str) -> str:
-    """Return a text as it stands in a line, whose words are separated by spaces."""
+    """Encode a text for a line, whose words are separated by spaces."""
     return _NEVER_IN_TEXT.sub(_percent, text)
 
 
 def name_or_mark(text: str) -> str:
-    """Return `name(text)`, and for the empty id `%`, which no encoding gives: for places where nothing means none."""
+    """Return `name(text)`, or `%` for the empty id, where an empty text means `None`."""
     return name(text) or "%"
 
 
@@ -66,7 +66,7 @@ def parse_name(text: str) -> str:
 
 
 def member_of(*parts: str) -> bytes:
-    """Return (time, id, epoch), one life of a thread, as a member of its bucket's index; bytes sort as the parts do."""
+    """Return (time, id, epoch) as a member of an index; it sorts as the parts do."""
     return b"\0".join(text.encode().replace(b"\1", b"\1\2").replace(b"\0", b"\1\1") for text in parts)
 
 
@@ -80,20 +80,20 @@ def _unescape(found: re.Match[bytes]) -> bytes:
 
 
 def copied_member(life: bytes, thread_id: str) -> bytes:
-    """Return the member for the copy of a thread; empty if the thread is in no index, as its field `life` says."""
+    """Return the member for a copy of a thread; empty if its `life` has none."""
     member = life.split(b" ", 3)[3]
     return member_of(parse_member(member)[0], thread_id) if member else b""
 
 
 def runs_text(runs: Sequence[Run], above: int | None = None) -> str:
-    """Return runs as `lo-hi,lo-hi`; those from `above` on are new items, and become `+lo-hi`."""
+    """Return runs as `lo-hi,lo-hi`; those from `above` on (new items) as `+lo-hi`."""
     return ",".join(
         f"+{lo - above}-{hi - above}" if above is not None and lo >= above else f"{lo}-{hi}" for lo, hi in runs
     )
 
 
 def refs_text(refs: Mapping[str, Ref], above: int | None = None) -> str:
-    """Return refs as they stand in a line: `channel:kind:runs`, without runs if the value is in the header."""
+    """Return refs for a line: `channel:kind:runs`, without runs for header values."""
     return " ".join(
         f"{name_or_mark(channel)}:{int(ref.kind)}" + (f":{runs_text(ref.runs, above)}" if ref.runs else "")
         for channel, ref in refs.items()
@@ -109,21 +109,21 @@ class Keys:
 
     def __post_init__(self) -> None:
         if not self.prefix or _NEVER.search(self.prefix.replace(":", "")):
-            raise InvalidInput(f"prefix must be text without spaces and without any of % {{ }} #, not {self.prefix!r}")
+            raise InvalidInput(f"prefix must be text without spaces, %, {{, }} and #, not {self.prefix!r}")
 
     @property
     def start(self) -> str:
-        """What all keys begin with; no prefix contains `#`."""
+        """The start of all keys; no prefix contains `#`."""
         return f"{self.tenant}#{self.prefix}" if self.tenant else self.prefix
 
     @property
     def format(self) -> str:
-        """The key that says which format of Keel this is."""
+        """The key of the format number."""
         return f"{self.start}:keel"
 
     @property
     def channel(self) -> str:
-        """The channel (no key) on which workers hear that a person has decided."""
+        """The channel (not a key) that notifies workers of a reviewer's decision."""
         return f"{self.start}:approvals"
 
     def index(self, bucket: str) -> str:
@@ -131,11 +131,11 @@ class Keys:
         return f"{self.start}:{{{bucket}}}:threads"
 
     def expiring(self, bucket: str) -> str:
-        """Return the key of a bucket's index of the threads that expire."""
+        """Return the key of a bucket's index of expiring threads."""
         return f"{self.start}:{{{bucket}}}:expiring"
 
     def marks(self, bucket: str) -> str:
-        """Return the key of what a bucket's threads can be found by."""
+        """Return the key of the search terms of a bucket's threads."""
         return f"{self.start}:{{{bucket}}}:marks"
 
     def thread(self, thread_id: str) -> str:
@@ -143,7 +143,7 @@ class Keys:
         return f"{self.start}:{{{bucket_of(thread_id)}}}:thread:{name(thread_id)}"
 
     def cells(self, thread_id: str) -> tuple[str, str]:
-        """Return the keys of a thread's cells and of their names; the empty id is for those that all threads share."""
+        """Return the keys of a thread's cells and their names (empty id: shared cells)."""
         bucket, tail = bucket_of(thread_id), name(thread_id)
         return f"{self.start}:{{{bucket}}}:cells:{tail}", f"{self.start}:{{{bucket}}}:names:{tail}"
 
@@ -155,24 +155,24 @@ class Keys:
 
     @property
     def of_threads(self) -> str:
-        """A pattern for the keys of all threads and of their cells. It also matches others: see `thread_in`."""
+        """A pattern for the keys of threads and cells; also matches others (`thread_in`)."""
         return f"{escape_glob(self.start)}:{{??}}:*"
 
     def thread_in(self, key: str) -> str | None:
-        """Return the thread of a key (its own, or that of its cells); `None` for any other key."""
+        """Return the thread of a thread's or cells' key; `None` for any other key."""
         kinds = "(?:thread|cells|names)"
         found = re.fullmatch(rf"{re.escape(self.start)}:\{{([0-9a-f]{{2}})\}}:{kinds}:(.+)", key, re.DOTALL)
         thread_id = unquote(found[2], errors="replace") if found else ""
         return thread_id if found and bucket_of(thread_id) == found[1] else None
 
     def bucket_in(self, key: str) -> str | None:
-        """Return the bucket of a key that begins with the prefix and is one of Keel's; `None` for any other key."""
+        """Return the bucket of a Keel key of this prefix; `None` for any other key."""
         kinds = "(?:thread|cells|names):.*|threads|expiring|marks"
         found = re.fullmatch(rf"{re.escape(self.start)}:\{{([0-9a-f]{{2}})\}}:(?:{kinds})", key, re.DOTALL)
         return found[1] if found else None
 
     def kind_in(self, key: str) -> str | None:
-        """Return what a key should hold as Redis names it; `None` if it is none of this store's."""
+        """Return the Redis type that a key must have; `None` for keys of other stores."""
         name = key.removeprefix(self.start)[6:]
         if name in ("threads", "expiring", "marks"):
             return "hash" if name == "marks" else "zset"
@@ -181,17 +181,17 @@ class Keys:
 
     @property
     def of_tenants(self) -> str:
-        """A pattern for the keys of all tenants. It also matches others: see `tenant_in`."""
+        """A pattern for the keys of all tenants; also matches others (`tenant_in`)."""
         return f"*#{self.of_threads}"
 
     def tenant_in(self, key: str) -> str | None:
-        """Return the tenant of a key that is one's; `None` for any other key."""
+        """Return the tenant of a tenant's key; `None` for any other key."""
         tenant, _, rest = key.partition("#")
         found = re.match(rf"{re.escape(self.start)}:\{{[0-9a-f]{{2}}\}}:(?:thread|cells|names):", rest)
         return tenant if tenant and ":" not in tenant and found else None
 
     def owner_in(self, key: str) -> tuple[Keys, str] | None:
-        """Return the store's or a tenant's keys of which this is one, and its thread (empty for shared cells)."""
+        """Return the `Keys` and thread of a key (empty: shared cells), else `None`."""
         kinds = "(?:thread|cells|names)"
         form = rf"(?:([^#:]+)#)?{re.escape(self.start)}:\{{([0-9a-f]{{2}})\}}:{kinds}:(.+)"
         with suppress(UnicodeDecodeError):
@@ -202,7 +202,7 @@ class Keys:
         return None
 
     def is_ours(self, key: str) -> bool:
-        """Return whether Keel could have made this key, here or under a longer prefix."""
+        """Return whether Keel may have written this key, also under a longer prefix."""
         kinds = "(thread|cells|names):.*|threads|expiring|marks"
         ours = rf"{re.escape(self.start)}:(.*:)?(\{{[0-9a-f]{{2}}\}}:({kinds})|keel)"
         return bool(re.fullmatch(ours, key, re.DOTALL))
@@ -217,20 +217,20 @@ Rows = dict[tuple[str, str], list[Row]]
 
 
 def as_corrupt_store(parse: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a parser: what it cannot parse is a `CorruptStore`."""
+    """Decorate a parser to raise `CorruptStore` for invalid input."""
 
     @wraps(parse)
     def parsing(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return parse(*args, **kwargs)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise CorruptStore(f"what the server returned does not parse: {error!r}") from error
+            raise CorruptStore(f"the server's reply cannot be parsed: {error!r}") from error
 
     return parsing
 
 
 class Line(NamedTuple):
-    """The words of the line of an entry, still encoded. The script that returned it has proved its checksum."""
+    """The encoded words of an entry's line; the script has verified its checksum."""
 
     sum: str
     state: str
@@ -244,20 +244,20 @@ class Line(NamedTuple):
 
     @property
     def token(self) -> str:
-        """What distinguishes the entry from any other with its number."""
+        """Distinguishes the entry from any other with the same number."""
         return self.made.partition(",")[0]
 
 
 class Mark(NamedTuple):
     """The parts of a stamp."""
 
-    epoch: str = ""  # the life of the thread; no other ever has the same
-    seq: str = ""  # in that life; a server that lost the last put (a failover, a power cut) uses it again
-    token: str = ""  # distinguishes those two entries, so that nothing is built on the one that was lost
+    epoch: str = ""  # the life of the thread; never reused
+    seq: str = ""  # in that life; a server that lost the last write (failover, power cut) reuses it
+    token: str = ""  # distinguishes these two entries, so that no entry is based on the lost one
 
     @property
     def place(self) -> str:
-        """The entry within its life, as scripts name it."""
+        """The name of the entry within its life, in scripts."""
         return f"{self.seq}.{self.token}" if self.seq else ""
 
 
@@ -295,7 +295,7 @@ def _run(text: str) -> Run:
 
 @as_corrupt_store
 def entry_of(thread_id: str, epoch: bytes, seq: int, value: bytes, parent: bytes) -> Entry:
-    """Return an entry from its field; its parent is the one that the script returned."""
+    """Return an entry from its field, with the parent that the script returned."""
     line, header = line_of(value)
     return Entry(
         Address(thread_id, parse_name(line.ns), parse_name(line.id)),
@@ -332,7 +332,7 @@ def batches_of(values: Iterable[bytes]) -> list[Batch]:
 
 
 def entry_with_rows(entry: Entry, rows: Rows, batches: Iterable[bytes]) -> Found:
-    """Return an entry with those rows that it needs, of all that were read."""
+    """Return an entry with its rows, selected from all rows that were read."""
     ns = entry.address.checkpoint_ns
     needed = {channel: rows.get((ns, channel), []) for channel, ref in entry.refs.items() if ref.runs}
     return Found(entry, {channel: got for channel, got in needed.items() if got}, batches_of(batches))

@@ -1,4 +1,4 @@
-"""Notices of decisions, by PUBLISH and SUBSCRIBE: workers in other processes need not wait for their next poll.
+"""Notify workers in other processes of decisions, by PUBLISH and SUBSCRIBE.
 
 Workers poll if the user may not use the channel (ACL), or if the client cannot subscribe.
 """
@@ -14,13 +14,13 @@ CONFIRMED = 5.0
 
 
 def notify(driver: RedisDriver, channel: str) -> None:
-    """Tell other processes that a person has decided."""
+    """Notify other processes that a reviewer has decided."""
     client: Any = driver.ready(writes=False)
     client.execute_command("PUBLISH", channel, b"")
 
 
 async def anotify(driver: AsyncRedisDriver, channel: str) -> None:
-    """As `notify`, without blocking the running loop."""
+    """Like `notify`, without blocking the running loop."""
     client: Any = await driver.ready(writes=False)
     await client.execute_command("PUBLISH", channel, b"")
 
@@ -32,7 +32,7 @@ class Listening:
         self._pubsub = pubsub
 
     def wait(self, seconds: float) -> None:
-        """Wait for a notice, for at most so many seconds."""
+        """Wait for a notice, at most `seconds`."""
         self._pubsub.get_message(timeout=seconds)
 
     def close(self) -> None:
@@ -41,7 +41,7 @@ class Listening:
 
 
 class AsyncListening:
-    """As `Listening`, for a running loop."""
+    """Like `Listening`, for a running loop."""
 
     def __init__(self, pubsub: Any) -> None:
         self._pubsub = pubsub
@@ -56,7 +56,7 @@ class AsyncListening:
 
 
 def listen(driver: RedisDriver, channel: str) -> Listening:
-    """Begin to listen."""
+    """Subscribe to the channel."""
     client: Any = driver.ready(writes=False)
     pubsub = client.pubsub()
     try:
@@ -69,7 +69,7 @@ def listen(driver: RedisDriver, channel: str) -> Listening:
 
 
 async def alisten(driver: AsyncRedisDriver, channel: str) -> AsyncListening | None:
-    """As `listen`, for the running loop; `None` where the client cannot (of a Cluster, before redis-py 8)."""
+    """Like `listen`; `None` if the client cannot (on a Cluster, before redis-py 8)."""
     client: Any = await driver.ready(writes=False)
     if not hasattr(client, "pubsub"):
         return None

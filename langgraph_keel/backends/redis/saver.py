@@ -1,4 +1,4 @@
-"""RedisSaver: threads in Redis or Valkey, one server, Sentinel or Cluster."""
+"""RedisSaver: threads in Redis or Valkey, as one server, Sentinel or Cluster."""
 
 from __future__ import annotations
 
@@ -44,18 +44,19 @@ if TYPE_CHECKING:
 
 @publish
 class RedisSaver(KeelSaver):
-    """A checkpointer on Redis from 6.2 or Valkey, for any number of processes, threads and loops. No modules.
+    """A checkpointer on Redis 6.2 or newer, or Valkey, without modules.
 
-    Opens itself on first use. Acknowledged means what the server is set up for (`durability()`); anything less than on
-    disk is warned of once. A connection that breaks under a request is replaced and the request sent again, up to three
-    times within a second: the server knows by a token what it has carried out.
+    It is for any number of processes, threads and loops, and opens itself on first use. The server's settings determine
+    the durability of an acknowledged write (`durability()`); a warning is issued once if it is less than on disk. If a
+    connection breaks, the request is sent again, up to three times within a second; the server recognizes by a token a
+    request that it has already run.
 
     Args:
         url: `redis://host:6379/0` (`rediss://` with TLS, `unix://` for a socket), or `redis+cluster://host:port`.
         **options: `RedisOptions` lists and documents them, with those of every saver.
 
     Raises:
-        InvalidInput: Arguments contradict each other, the URL is none of Redis, or a client decodes replies.
+        InvalidInput: If arguments contradict each other, the URL is not a Redis URL, or a client decodes replies.
     """
 
     _registry = MIGRATIONS
@@ -65,7 +66,7 @@ class RedisSaver(KeelSaver):
         own, shared = split_options(type(self), RedisOptions, options)
         client, async_client, read_only = own["client"], own["async_client"], own["read_only"]
         if (url is None) == (client is None and async_client is None):
-            raise InvalidInput("pass either a url, or a client (and an async_client)")
+            raise InvalidInput("pass either a url or a client (and an async_client)")
         make: Callable[[], Client] | None
         make_async: Callable[[], AsyncClient] | None
         if url is not None:
@@ -76,7 +77,7 @@ class RedisSaver(KeelSaver):
             make = (lambda: client) if check_client(client) else None
             make_async = (lambda: async_client) if check_client(async_client) else None
             where = where_of(client or async_client)
-        ttl = milliseconds_of(shared.pop("ttl", None))  # the server deletes threads, and no background thread
+        ttl = milliseconds_of(shared.pop("ttl", None))  # the server expires threads, not a background thread
         self._store = store = RedisStore(own["prefix"], ttl, own["refresh_ttl_on_read"], read_only)
         checks = {name: own[name] for name in ("read_only", "auto_setup", "durability", "allow_eviction")}
         check = ServerCheck(store.keys, where, **checks, migrations=self._registry)
@@ -86,7 +87,7 @@ class RedisSaver(KeelSaver):
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Unpack[RedisOptions]) -> Self:
-        """Return a saver for a URL, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
+        """Return a saver for use in `with` or `async with`, as LangGraph's savers do."""
         return cls(conn_string, **options)
 
     def _setup(self) -> None:
@@ -102,30 +103,30 @@ class RedisSaver(KeelSaver):
         return await self._async_redis.migrations()
 
     def durability(self) -> Durability:
-        """Return what becomes of an acknowledged put, as the server said when it was first used."""
+        """Return the durability of acknowledged writes, as reported on first use."""
         self._redis.open(writes=False)
         return self._redis.check.durability
 
     async def adurability(self) -> Durability:
-        """As `durability`, asynchronously."""
+        """Like `durability`, asynchronously."""
         await self._async_redis.open(writes=False)
         return self._redis.check.durability
 
     def set_ttl(self, thread_id: str, ttl: float | timedelta | None) -> None:
-        """Give a thread its own time to live after every write, from now on; it comes before the saver's.
+        """Set a thread's own time to live after a write, instead of the saver's `ttl`.
 
         Args:
             thread_id: The thread.
-            ttl: Seconds, or `None` for ever.
+            ttl: Seconds or a timedelta; `None`: it never expires.
 
         Raises:
-            NotFound: There is no such thread.
+            NotFound: If the thread does not exist.
         """
         found = self.engine.run(self._store.set_ttl(thread_id_of(thread_id), milliseconds_of(ttl)))
         _require(found, thread_id)
 
     async def aset_ttl(self, thread_id: str, ttl: float | timedelta | None) -> None:
-        """As `set_ttl`, asynchronously."""
+        """Like `set_ttl`, asynchronously."""
         found = await self.engine.arun(self._store.set_ttl(thread_id_of(thread_id), milliseconds_of(ttl)))
         _require(found, thread_id)
 
@@ -159,12 +160,12 @@ class RedisSaver(KeelSaver):
 
         odd = run(find_odd_keys(self._store.keys), self._redis)
         yield from (Finding("lost", each.thread_id, each.key, each.said, ADVICE) for each in odd)
-        with suppress(NotAKeelStore):  # of what is named by now
+        with suppress(NotAKeelStore):  # of keys that are already reported
             for name in run(find_damaged(self._store.keys), self._redis):
-                yield Finding("lost", name, self._store.keys.thread(name), "what its key holds is damaged", ADVICE)
-            advice = "put something to it, and it is listed again"
+                yield Finding("lost", name, self._store.keys.thread(name), "the content of its key is damaged", ADVICE)
+            advice = "write to the thread, and it is listed again"
             for name in run(find_unlisted(self._store.keys), self._redis):
-                yield Finding("decide", name, "the index of threads", "no list of threads names it", advice)
+                yield Finding("decide", name, "the index of threads", "it is missing from the list of threads", advice)
             for each in run(find_mislisted(self._store.keys), self._redis):
                 yield Finding("decide", each.thread_id, "the index of threads", each.said, each.advice)
 
@@ -173,17 +174,17 @@ class RedisSaver(KeelSaver):
 
     def _elsewhere(self) -> Sequence[str]:
         return [
-            "What the server has besides its memory, until it is written anew: the append-only file (BGREWRITEAOF), "
-            "snapshots (BGSAVE), the slow log (SLOWLOG RESET), and backups of them; replicas follow by themselves."
+            "The server's append-only file (until BGREWRITEAOF), snapshots (until BGSAVE), slow log (until SLOWLOG "
+            "RESET), and backups of them; replicas follow by themselves."
         ]
 
     def _close(self) -> None:
-        """Close the clients that this saver made. Calls after this raise `StoreClosed`."""
+        """Close the clients that this saver created; later calls raise `StoreClosed`."""
         self._redis.close()
         self._async_redis.close()
 
     async def aclose(self) -> None:
-        """As `close`, asynchronously."""
+        """Like `close`, asynchronously."""
         if self.tenant is None:
             await self._async_redis.aclose()
         await super().aclose()
@@ -195,12 +196,12 @@ class RedisSaver(KeelSaver):
 
 
 def milliseconds_of(ttl: float | timedelta | None) -> int | None:
-    """Return a time to live in milliseconds; `None` is for ever."""
+    """Return a time to live in milliseconds; `None`: no expiry."""
     if ttl is None:
         return None
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0.001 <= seconds < 1e10:
-        raise InvalidInput(f"ttl must be seconds or a timedelta, of at least a millisecond, not {ttl!r}")
+        raise InvalidInput(f"ttl must be seconds or a timedelta of at least a millisecond, not {ttl!r}")
     return int(seconds * 1000)
 
 
@@ -210,8 +211,5 @@ def _require(found: bool, thread_id: str) -> None:
 
 
 def open_url(url: str, *, read_only: bool = False, **options: Any) -> RedisSaver:
-    """Open the server or cluster that a URL names.
-
-    As `registry.OpenUrl`; options are those of `RedisSaver`.
-    """
+    """Open the server or cluster of a URL, with the options of `RedisSaver`."""
     return RedisSaver(url, read_only=read_only, **options)

@@ -1,6 +1,6 @@
-"""The Redis layout: which scripts each verb runs.
+"""The Redis layout: the scripts that each operation runs.
 
-A thread is one hash (`scripts/fields.lua`); its cells are beside it, in its bucket (`scripts/cells.lua`).
+A thread is one hash (`scripts/fields.lua`); its cells are other keys of its bucket (`scripts/cells.lua`).
 """
 
 from __future__ import annotations
@@ -72,33 +72,34 @@ _log = logging.getLogger(__name__)
 
 _NO_CELL = b"", b""
 SHARED = ""
-"""The thread id of the cells that all threads share; no thread has it."""
+"""Thread id of the cells that all threads share; no thread has it."""
+# 16 threads of 1000 messages each occupy the server for 30 ms.
 SEARCHED = 16
-"""Most threads in a call that reads all their entries: if each has 1000 messages, it occupies the server for 30 ms."""
+"""Maximum threads in a call that reads all their entries."""
 ASKED = 256
-"""Most threads in a call that reads a field or two of each."""
+"""Maximum threads in a call that reads one or two fields of each."""
 PAGE = 4096
-"""Most threads that are asked at once whether they show a checkpoint."""
+"""Maximum threads per check whether they have checkpoints."""
 ALL = -1
 SHARE = 4
-"""Threads that each of 256 buckets is asked for at least, of a page."""
+"""Minimum threads that each of the 256 buckets is asked for, per page."""
 
 Replies: TypeAlias = list[Any]
 
 
 def cell_name(shelf: Shelf, key: str) -> str:
-    """Return the name of a cell among those of its thread; neither part holds the separator."""
+    """Return the name of a cell within its thread; no part contains the separator."""
     return f"{shelf.kind}:{key}"
 
 
 @as_corrupt_store
 def key_of(named: bytes) -> str:
-    """Return the key of a cell by its name."""
+    """Return the key in a cell's name."""
     return named.partition(b":")[2].decode()
 
 
 def page_of(shelf: Shelf, prefix: str, after: str | None) -> tuple[str, str]:
-    """Return the first and the last name of a page, for ZRANGEBYLEX; DEL sorts after all that a key may hold."""
+    """Return the first and last name of a page, for ZRANGEBYLEX; DEL sorts last."""
     first = cell_name(shelf, prefix)
     begin = f"[{first}" if after is None or after < prefix else f"({cell_name(shelf, after)}"
     return begin, f"({first}\x7f"
@@ -107,17 +108,17 @@ def page_of(shelf: Shelf, prefix: str, after: str | None) -> tuple[str, str]:
 def value_of(cell: Cell) -> tuple[bytes, bytes]:
     """Return the value of a cell, and its body."""
     expiry = "" if cell.expires_at is None else cell.expires_at
-    # The header is not compressed: that of a tool call would shrink from 413 bytes to 316, but every hit of the tool
-    # cache, which takes some 100 µs, would take 15 to 30 µs longer.
+    # The header is not compressed: a tool call's would shrink from 413 bytes to 316, but every hit of the tool cache
+    # (100 µs) would take 15 to 30 µs longer.
     ranked = "" if cell.rank is None else " ".join(["", str(cell.rank), *cell.marks])
     value = f"{cell.token} {expiry} {name(cell.origin)}{ranked}\n".encode() + cell.header
-    # A frame that is compressed already would come back raw: the same content, but other bytes.
+    # Only raw frames are compressed: `shrink` would turn a compressed one into other bytes of the same content.
     return value, shrink(cell.body) if cell.body[:1] == RAW else cell.body
 
 
 @as_corrupt_store
 def cell_of(value: bytes, body: bytes | None = None) -> Cell:
-    """Return a cell from its value and its body."""
+    """Return a cell from its value and body."""
     line, _, header = value.partition(b"\n")
     token, expiry, origin, *ranked = line.decode().split(" ")
     cell = Cell(token, header, restore_frame(body or b""), parse_name(origin), int(expiry) if expiry else None)
@@ -125,7 +126,7 @@ def cell_of(value: bytes, body: bytes | None = None) -> Cell:
 
 
 def selection(query: Query) -> tuple[str, ...]:
-    """Return the arguments by which the scripts select the entries of a query."""
+    """Return the script arguments that select the entries of a query."""
     has_ns = "" if query.checkpoint_ns is None else "1"
     return has_ns, name(query.checkpoint_ns or ""), name(query.checkpoint_id or ""), name(query.before or "")
 
@@ -133,9 +134,9 @@ def selection(query: Query) -> tuple[str, ...]:
 def _read_members(
     keys: Keys, after: bytes = b"", limit: int = ALL, marks: Sequence[str] = (), oldest_first: bool = False
 ) -> StorePlan[Request, Replies, list[bytes]]:
-    """Read members of all buckets, or of threads found by marks, after a member, in order; perhaps too many."""
-    # Names are spread evenly, so each bucket is asked for about its share; those that may have more of the page are
-    # asked again, which of 50 threads happens in one list of a hundred.
+    """Read index members after `after`, in order; may return more than `limit`."""
+    # Names are spread evenly, so each bucket is asked for about its share. A bucket that may have more of the page is
+    # asked again; for pages of 50 threads, one list in a hundred does.
     part = limit if limit == ALL else min(limit, SHARE + limit // 64)
     asked, found = dict.fromkeys(BUCKETS, after), list[bytes]()
     way = "up" if oldest_first else "down"
@@ -177,7 +178,7 @@ def _read_threads_of(keys: Keys) -> StorePlan[Request, Replies, list[bytes]]:
 def _check_members(members: Iterable[bytes]) -> None:
     for member in members:
         if not _is_member(member):
-            raise CorruptStore(f"the index of threads has a member that is none: {member!r:.300}")
+            raise CorruptStore(f"the index of threads has an invalid member: {member!r:.300}")
 
 
 def _groups(members: Iterable[bytes], size: int) -> Iterator[tuple[str, list[bytes]]]:
@@ -193,7 +194,7 @@ def _groups(members: Iterable[bytes], size: int) -> Iterator[tuple[str, list[byt
 def _calls(
     keys: Keys, members: Iterable[bytes], size: int, script: str, *args: Argument
 ) -> tuple[list[list[str]], tuple[Call, ...]]:
-    """Return the threads of each call, and the calls; each gets the epochs of its threads that the index has."""
+    """Return the threads of each call, and the calls, with the epochs of the index."""
     threads, calls = list[list[str]](), list[Call]()
     for bucket, group in _groups(members, size):
         _, names, epochs = zip(*map(parse_member, group), strict=True)
@@ -208,7 +209,7 @@ def _place(entry: Entry) -> tuple[str, str, int]:
 
 
 def _damaged_in(found: Mapping[bytes, Sequence[Any]]) -> list[str]:
-    """Return the threads whose keys hold what the script could not read."""
+    """Return the threads that the script could not read."""
     return [parse_member(member)[1] for member, told in found.items() if told == [None]]
 
 
@@ -234,7 +235,7 @@ def _read_summaries(keys: Keys, members: Sequence[bytes]) -> StorePlan[Request, 
 
 @as_corrupt_store
 def _info(member: bytes, found: Sequence[Any]) -> Listed:
-    # The time in the index: that of a put which came in between would disturb the order of the page.
+    # The time from the index: that of a later write would break the order of the page.
     updated_at, thread_id, _ = parse_member(member)
     checkpoints, latest, *head = found
     info = ThreadInfo(thread_id, checkpoints, updated_at, parse_name(latest.decode()) or None, None)
@@ -242,7 +243,7 @@ def _info(member: bytes, found: Sequence[Any]) -> Listed:
 
 
 def find_damaged(keys: Keys) -> StorePlan[Request, Replies, Sequence[str]]:
-    """Name the threads that the index names and whose keys hold something else. Looks at all threads."""
+    """Find listed threads whose key has other content; reads all threads."""
     members = [member for member in (yield from _read_members(keys)) if _is_member(member)]
     damaged: list[str] = []
     for start in range(0, len(members), ASKED):
@@ -251,7 +252,7 @@ def find_damaged(keys: Keys) -> StorePlan[Request, Replies, Sequence[str]]:
 
 
 class Mislisted(NamedTuple):
-    """A thread whose entry in an index differs from its own data, and how to mend it."""
+    """A thread whose index entry differs from its own data, and the repair."""
 
     thread_id: str
     said: str
@@ -259,7 +260,7 @@ class Mislisted(NamedTuple):
 
 
 def find_mislisted(keys: Keys) -> StorePlan[Request, Replies, Sequence[Mislisted]]:
-    """Find what the indexes say of threads that is not so. Looks at all threads."""
+    """Find wrong entries in the indexes of threads; reads all threads."""
     found: list[Mislisted] = []
     members = (member for member in (yield from _read_members(keys)) if _is_member(member))
     for bucket, group in _groups(members, ASKED):
@@ -270,30 +271,30 @@ def find_mislisted(keys: Keys) -> StorePlan[Request, Replies, Sequence[Mislisted
             member = group[number]
             at, _, epoch = parse_member(member)
             if what == b"place":
-                said = f"the index lists it as put to last at {at}, and that is not what it says itself"
+                said = f"the index lists its last write at {at}, which differs from the thread's own record"
                 again = [f"ZADD {quote(index.encode())} 0 {quote(right)}"] if right else []
                 advice = "with redis-cli: " + "; ".join([*again, f"ZREM {quote(index.encode())} {quote(member)}"])
             elif what == b"marks":
-                said = "what it can be found by is kept for another place in the index"
-                advice = f"with redis-cli: HDEL {quote(marks.encode())} {epoch}: then it is always looked at"
+                said = "its search terms are stored for another place in the index"
+                advice = f"with redis-cli: HDEL {quote(marks.encode())} {epoch}: searches then read the thread itself"
             else:
-                said = f"the index lists it as put to last at {at}, and its newest checkpoint says {right.decode()}"
-                advice = "put something to it, and both say the same"
+                said = f"the index lists its last write at {at}, but its newest checkpoint has {right.decode()}"
+                advice = "write to the thread, which corrects the index"
             found.append(Mislisted(threads[number], said, advice))
     return found
 
 
 def quote(text: bytes) -> str:
-    """Return what redis-cli takes for these bytes."""
+    """Return bytes quoted for redis-cli."""
     return (
         '"' + "".join(chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in text) + '"'
     )
 
 
 def find_unlisted(keys: Keys) -> StorePlan[Request, Replies, Sequence[str]]:
-    """Name the threads that show a checkpoint, and are in no index. Looks at the names of all keys of the server."""
+    """Find threads with checkpoints that no index lists; scans all keys of the server."""
     names = yield Request((), pattern=keys.of_threads)
-    # Read after the names: a thread that is made in between is in neither.
+    # Read after the names: a thread created in between is in neither.
     listed = {parse_member(member)[1] for member in (yield from _read_members(keys)) if _is_member(member)}
     found = {keys.thread_in(name.decode(errors="replace")) for name in names}
     threads = sorted(name for name in found if name and name not in listed)
@@ -318,14 +319,14 @@ def _find_strays(keys: Keys, threads: Sequence[str]) -> StorePlan[Request, Repli
 
 
 def new_epoch() -> str:
-    """Return the name of a new life of a thread: the time, so that they sort by age, and 48 random bits."""
+    """Return a new epoch: the time, so that epochs sort by age, and 48 random bits."""
     return f"{time.time_ns():016x}{secrets.token_hex(6)}"
 
 
 class RedisStore(Store[Request, Replies]):
     """All threads under one prefix, of one tenant or of none. Stateless.
 
-    `ttl`, in milliseconds, is how long a thread lives after a write that says nothing else; `None` leaves it as it is.
+    `ttl` is the default time to live after a write, in milliseconds; `None` leaves the expiry unchanged.
     """
 
     def __init__(
@@ -360,7 +361,7 @@ class RedisStore(Store[Request, Replies]):
 
     def write_entry(self, new: NewEntry) -> StorePlan[Request, Replies, Outcome]:
         address = new.address
-        # Distinguishes this request, if it is sent again, from another put of the same checkpoint.
+        # Distinguishes a repeat of this request from another write of the same checkpoint.
         token = secrets.token_hex(4)
         args = (
             new_epoch(),
@@ -406,8 +407,8 @@ class RedisStore(Store[Request, Replies]):
         thread_id, last = query.thread_id, query.after
         after = mark_of(last.stamp if last else None)
         if thread_id is None:
-            # No index orders checkpoints across threads: it would be half as large as what it points to, and would not
-            # expire with it. So each page looks at every entry of every thread.
+            # No index orders checkpoints across threads: it would be half as large as the entries, and would not expire
+            # with them. So each page reads every entry of every thread.
             members = yield from _read_threads_of(self.keys)
             place = name(str(last.address.checkpoint_id)) if last else "", after.epoch, after.seq
             threads, calls = _calls(self.keys, members, SEARCHED, "search", *selection(query), *place, query.limit)
@@ -483,8 +484,8 @@ class RedisStore(Store[Request, Replies]):
         return removed
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Replies, bool]:
-        # Two calls, as shared cells may be on another node of a Cluster. Each is atomic; after an error, one of them
-        # may have been carried out. With `last`, two round trips: shared cells are deleted only with the thread.
+        # Two calls, because shared cells may be on another node of a Cluster. Each is atomic; after an error, one may
+        # have run. With `last`, two round trips: shared cells are deleted only if the thread is.
         shared = Call("delete_shared", self._cell_keys(SHARED), (name(thread_id),))
         if last is None:
             yield Request((shared, Call("delete_thread", self.keys.of(thread_id))), writes=True)
@@ -512,7 +513,7 @@ class RedisStore(Store[Request, Replies]):
     def copy_thread(
         self, source: str, target: str, upto: Entry | None = None
     ) -> StorePlan[Request, Replies, CopyOutcome]:
-        # Two trips, as the threads may be on different nodes; the second makes all of the copy.
+        # Two round trips, because the threads may be on different nodes; the second creates the whole copy.
         if upto is None:
             flat = yield from self._read(source, "read_thread")
         else:
@@ -557,21 +558,21 @@ class RedisStore(Store[Request, Replies]):
     def read_threads(self, page: Page) -> StorePlan[Request, Replies, Sequence[Listed]]:
         after, passes = page.after, page.tolerant
         listed: list[Listed] = []
-        # A member is longer than its place by the epoch, which begins with NUL: all lives of that thread are left out.
+        # A member is its place, a NUL and the epoch: this skips all lives of that thread.
         last = member_of(*after) + (b"\1" if page.oldest_first else b"") if after else b""
         while len(listed) < page.limit:
             wanted = page.limit - len(listed)
             read = (yield from _read_members(self.keys, last, wanted, page.terms, page.oldest_first))[:wanted]
             members = [member for member in read if not passes or _is_member(member)]
             for member in sorted({*read} - {*members}):
-                _log.warning("a thread is not listed, as the index has it damaged: %r", member)
+                _log.warning("a thread is not listed because its index entry is damaged: %r", member)
             _check_members(members)
             found = yield from _read_summaries(self.keys, members)
             damaged = _damaged_in(found)
             if damaged and not passes:
-                raise CorruptStore(f"what the keys of these threads hold is damaged: {', '.join(map(repr, damaged))}")
+                raise CorruptStore(f"the keys of these threads have damaged content: {', '.join(map(repr, damaged))}")
             for thread_id in damaged:
-                _log.warning("thread %r is not listed: what its key holds is damaged", thread_id)
+                _log.warning("thread %r is not listed: the content of its key is damaged", thread_id)
             read_info = _show if passes else _info
             listed += [read_info(member, found[member]) for member in members if len(found[member]) > 1]
             expired = [member for member in members if not found[member]]
@@ -583,7 +584,7 @@ class RedisStore(Store[Request, Replies]):
         return listed
 
     def _forget(self, members: Iterable[bytes]) -> StorePlan[Request, Replies, None]:
-        """Take threads that have expired out of the indexes."""
+        """Remove expired threads from the indexes."""
         calls = []
         for bucket, group in _groups(members, ASKED):
             indexes = self.keys.index(bucket), self.keys.expiring(bucket), self.keys.marks(bucket)
@@ -628,13 +629,13 @@ class RedisStore(Store[Request, Replies]):
         return [(key_of(named), cell_of(value)) for named, value in page]
 
     def find_cells(self, shelf: Shelf, search: Search) -> StorePlan[Request, Replies, Sequence[tuple[str, Cell]]]:
-        # With less than two blocks, all cells of the prefix are read, in pages: their names are in no order of ranks.
+        # With less than two blocks, all cells of the prefix are read, in pages: their names do not sort by rank.
         if search.is_grouped or len(search.prefix) < 2 * BLOCK:
             return (yield from super().find_cells(shelf, search))
         head, after = cell_name(shelf, search.prefix[: 2 * BLOCK]), ""
         if search.after:
             rank, last = search.after
-            # As `ranked` of `cells.lua`; the last cell may be another one's, of another head.
+            # As `ranked` in `cells.lua`; the last cell may belong to another head.
             after = f"^{head}:{9_000_000_000_000_000 - rank:016d}:{last[-2 * BLOCK :]}"
         found: list[tuple[str, Cell]] = []
         while True:
@@ -667,7 +668,7 @@ class RedisStore(Store[Request, Replies]):
         return strays[:limit]
 
     def set_ttl(self, thread_id: str, ttl: int | None) -> StorePlan[Request, Replies, bool]:
-        """Set the milliseconds that a thread lives after each write; return whether there is such a thread."""
+        """Set a thread's time to live, in milliseconds; return whether the thread exists."""
         reply = yield from self._change(thread_id, "set_ttl", ttl or 0)
         return bool(reply)
 
@@ -679,7 +680,7 @@ def _writes(thread_id: str, field: bytes, value: bytes) -> Writes:
 
 
 def _words_of(logs: Mapping[str, Sequence[Row]], are_numbered: bool = False) -> list[Argument]:
-    """Return rows by channel as arguments of a script, with the numbers of their first items if these are known."""
+    """Return rows by channel as script arguments, with first numbers if known."""
     words: list[Argument] = []
     for channel, rows in logs.items():
         words += [name_or_mark(channel), len(rows)]

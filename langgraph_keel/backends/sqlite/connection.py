@@ -1,4 +1,4 @@
-"""How a database is opened, checked and set up. The driver names SQLite's errors."""
+"""Open, check and set up a database."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from langgraph_keel.errors import CorruptStore, NotAKeelStore, NotFound, NotSetU
 
 Migrations: TypeAlias = Mapping[int, Migration[str | Callable[[Execute], None]]]
 MIGRATIONS: Migrations = {}
-"""SQL, which can be printed and run by hand, or a function of `execute`; in one transaction with the new format."""
+"""SQL (which can be printed and run by hand), or a function of `execute`."""
+# A write changes the last pages of a few trees: a chat turn wrote 20 KB with this, 27 with 1024, 45 with 2048.
 PAGE_SIZE = 512
-"""A put changes the last pages of a few trees: a turn of a chat wrote 20 KB with this, 27 with 1024, 45 with 2048."""
+"""Page size of new databases, in bytes."""
 OLDEST_SQLITE = (3, 35, 0)
-"""The first with RETURNING."""
+"""The first version with RETURNING."""
 
 _TABLES = "('threads', 'namespaces', 'channels', 'entries', 'items', 'batches', 'shelves', 'cells', 'thread_index')"
 _COMPUTED = (
@@ -32,11 +33,13 @@ _COMPUTED = (
 )
 
 _MADE_AGAIN = {"thread_index", "cells_by_rank"}
-"""A table that is made again where it was dropped, as `check` advises if it is damaged; and an index, which stores that
-were made before there were ranked cells lack with its columns."""
+"""A table and an index that are created if missing.
+
+`check` advises to drop a damaged `thread_index`; stores older than ranked cells lack the index and its columns.
+"""
 _RANKED = {"rank": "INTEGER", "marks": "TEXT"}
 
-# Read with the module: a running loop must not wait for a disk.
+# Read on import: an event loop must not wait for a disk.
 _FORMAT_1 = f"""{cast(bytes, get_data(__package__, "schema.sql")).decode()}
 PRAGMA application_id = {SQLITE_ID};
 PRAGMA user_version = 1;
@@ -57,28 +60,28 @@ def connect(path: str, timeout: float) -> sqlite3.Connection:
 
 
 def may_only_be_read(path: str) -> bool:
-    """Return whether a file is there that this process may not write."""
+    """Return whether a file exists and this process may not write it."""
     effective = os.access in os.supports_effective_ids
     return os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=effective)
 
 
 def refuse_to_make(path: str) -> NotSetUp:
-    """Return the error of a store that does not exist and may not be created."""
-    return NotSetUp(f"{path}: there is no store of Keel, and auto_setup is off: call saver.setup() once")
+    """Return the error for a store that does not exist and may not be created."""
+    return NotSetUp(f"{path}: there is no Keel store, and auto_setup is off: call saver.setup() once")
 
 
 def connect_read_only(path: str, migrations: Migrations) -> sqlite3.Connection:
-    """Open a database that must exist, for reading."""
+    """Open an existing database for reading."""
     try:
         return _connect_and_check(path, "mode=ro", migrations)
     except sqlite3.OperationalError as error:
-        # A WAL database on a medium that cannot be written at all can only be read as an unchanging file.
+        # On a read-only medium, a WAL database can only be opened as an immutable file.
         kinds = sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR
         if error.sqlite_errorcode & 0xFF not in kinds:
             raise
         wal = f"{path}-wal"
         if os.path.exists(wal) and os.path.getsize(wal):
-            message = f"{path}: {wal} holds commits that cannot be read here: copy both to a writable directory"
+            message = f"{path}: {wal} contains commits that cannot be read here: copy both to a writable directory"
             raise StoreError(message) from error
         return _connect_and_check(path, "immutable=1", migrations)
 
@@ -97,7 +100,7 @@ def _connect_and_check(path: str, mode: str, migrations: Migrations) -> sqlite3.
         if find_due(migrations, found, path):
             raise refuse_older(path, found, newest(migrations), "it may only be read here")
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'cells_by_rank'").fetchone():
-            raise NotSetUp(f"{path} was made by an earlier Keel, and may only be read here: open it for writing once")
+            raise NotSetUp(f"{path} was created by an earlier Keel and is read-only here: open it for writing once")
     except BaseException:
         connection.close()
         raise
@@ -112,28 +115,28 @@ def _check_format(connection: sqlite3.Connection, path: str) -> int:
 
 
 def list_due(path: str, migrations: Migrations) -> Sequence[tuple[int, Migration[Any]]]:
-    """Return the migrations that a database lacks, and their numbers."""
+    """Return the migrations that a database needs, with their numbers."""
     with closing(_open_existing(path, "mode=ro")) as connection:
         return find_due(migrations, _check_format(connection, path), path)
 
 
 def _look(connection: sqlite3.Connection, path: str) -> tuple[set[str], int]:
-    """Return the tables of a database of Keel's, and its format; no tables if it is empty. `_MADE_AGAIN` are tables."""
+    """Return the tables (and `cells_by_rank`) and the format of a Keel database."""
     names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' OR name = 'cells_by_rank'")
     tables = {name for (name,) in names}
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application == SQLITE_ID:
-        # Only tables are read, whose rows are in the file: a view can compute rows without end.
+        # Views are refused: a view can compute endless rows, but a table has only those in the file.
         if computed := connection.execute(_COMPUTED).fetchone():
-            problem = f"{computed[0]} is a view, or has columns that are computed, which Keel never makes"
+            problem = f"{computed[0]} is a view or has computed columns, which Keel never creates"
             raise CorruptStore(f"{path}: {problem}")
         return tables, read_format(connection.execute)
     if not tables and application == 0:
         return set(), 1
     if {"checkpoints", "writes"} <= tables:
         raise NotAKeelStore(
-            f"{path} is a database of LangGraph's SqliteSaver, not of Keel: choose another path, to which its threads "
-            f"move with `keel import {shlex.quote(path)} --url sqlite:///NEW.db`, or SqliteSaver('NEW.db', moving_from="
+            f"{path} is a database of LangGraph's SqliteSaver, not of Keel: choose another path, and copy the threads "
+            f"with `keel import {shlex.quote(path)} --url sqlite:///NEW.db`, or SqliteSaver('NEW.db', moving_from="
             f"{path!r})"
         )
     raise NotAKeelStore(f"{path} is a database of another program, not of Keel: choose another path")
@@ -146,8 +149,8 @@ def read_format(execute: Execute) -> int:
 
 
 def is_prepared(connection: sqlite3.Connection, path: str, migrations: Migrations) -> bool:
-    """Return whether a database is Keel's and complete, before any file is created beside it."""
-    with suppress(sqlite3.OperationalError):  # it is locked: `prepare` waits for the lock, and checks again
+    """Return whether a Keel database is complete, without creating other files."""
+    with suppress(sqlite3.OperationalError):  # locked: `prepare` waits for the lock and checks again
         tables, found = _look(connection, path)
         is_whole = tables >= _MADE_AGAIN and not find_due(migrations, found, path)
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
@@ -156,7 +159,7 @@ def is_prepared(connection: sqlite3.Connection, path: str, migrations: Migration
 
 
 def prepare(connection: sqlite3.Connection, path: str, create: bool, migrations: Migrations) -> None:
-    """Check that a database is Keel's and of the present format, or make it so. The caller holds the lock file."""
+    """Create, migrate or check a database. The caller holds the lock file."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: Keel needs 3.35 or newer")
     tables, found = _look(connection, path)
@@ -165,12 +168,12 @@ def prepare(connection: sqlite3.Connection, path: str, create: bool, migrations:
         if not create:
             raise refuse_to_make(path)
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-    # Also for a database that a backup has left without a write-ahead log (`VACUUM INTO`, `.backup`): with a rollback
-    # journal, an acknowledged put can be rolled back after a power cut, as its commit is the removal of the journal,
-    # which SQLite makes durable with `synchronous=EXTRA` only.
+    # A backup (`VACUUM INTO`, `.backup`) leaves a database without a write-ahead log. With a rollback journal, a power
+    # cut can roll back an acknowledged write: its commit is the removal of the journal, and SQLite makes that durable
+    # only with `synchronous=EXTRA`.
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode not in ("wal", "memory"):
-        raise StoreError(f"{path}: SQLite could not switch to a write-ahead log, and stays in mode {mode!r}")
+        raise StoreError(f"{path}: SQLite could not switch to a write-ahead log and stays in mode {mode!r}")
     missing = sorted(_MADE_AGAIN - tables, reverse=True)
     if missing and not create:
         raise NotSetUp(f"{path} has no {missing[0]}, and auto_setup is off: call saver.setup() once")
@@ -198,18 +201,18 @@ def _migrate(connection: sqlite3.Connection, number: int, migration: Migration[A
     except BaseException as error:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        # Somebody has run it by hand at this moment: that is what the guard says.
+        # The guard also fails if an operator ran the migration by hand at the same time.
         if not isinstance(error, sqlite3.OperationalError) or read_format(connection.execute) < number:
             raise
 
 
 def script_of(number: int, migration: Migration[Any]) -> str:
-    """Return a migration as SQL, to be run as it is; of one that is a function, a comment that says so."""
+    """Return a migration as an SQL script, or as a comment if it is a function."""
     if not isinstance(migration.work, str):
-        return f"-- Format {number}: {migration.what}. No SQL does that: run `keel schema --upgrade`."
+        return f"-- Format {number}: {migration.what}. It cannot be done in SQL: run `keel schema --upgrade`."
     return (
         f"-- Format {number}: {migration.what}. Run it with sqlite3 -bail.\nBEGIN IMMEDIATE;\n"
-        f"{_guard(number)} -- fails, if the format is another one by now\n{migration.work.strip()}\n{_mark(number)}"
+        f"{_guard(number)} -- fails if the format has changed since\n{migration.work.strip()}\n{_mark(number)}"
     )
 
 
@@ -222,5 +225,5 @@ def _mark(number: int) -> str:
 
 
 def schema(migrations: Migrations) -> str:
-    """Return the statements that make an empty database a store."""
+    """Return the statements that create a store in an empty database."""
     return "\n".join([_FORMAT_1, *(script_of(number, migrations[number]) for number in sorted(migrations))])

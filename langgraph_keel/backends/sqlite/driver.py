@@ -1,6 +1,6 @@
-"""The SQLite driver: one thread of each process writes and commits for all, and reads have connections of their own.
+"""The SQLite driver: one writing thread per process, and connections for reading.
 
-A read sees only data that is on disk, as the write-ahead log shows a commit after its fsync, and waits for no writer.
+Reads never wait for a writer and see only data on disk: the write-ahead log shows a commit only after its fsync.
 """
 
 from __future__ import annotations
@@ -49,51 +49,51 @@ from langgraph_keel.errors import (
 try:
     import fcntl
     import resource
-except ImportError:  # Windows: SQLite's own busy handler has to do.
+except ImportError:  # Windows: SQLite's own busy handler is used instead.
     fcntl = resource = None  # type: ignore[assignment]
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 ROOM = 1 << 20
-"""Free bytes below which a disk counts as full, or a file as having reached its size limit."""
+"""Free bytes below which a disk, or the size limit of a file, counts as full."""
 WAL_BYTES = 4 << 20
-"""Size of the WAL from which it is written back to the database, and begins again at its start."""
+"""Size of the WAL, in bytes, at which it is written back and reused."""
 RESERVE = 5 << 20
-"""Bytes that the lock file occupies once the WAL was long: a whole log in the database, and a removal."""
+"""Bytes that the lock file reserves once the WAL has been long."""
 LOOK_EVERY = 64
-"""Commits between two looks of a writer at its WAL."""
+"""Commits between two checks of the size of the WAL."""
 SHARED = 64 << 10
-"""Bytes of the reserve that are released to a process that cannot open the database."""
+"""Bytes of the reserve that are released if a process cannot open the database."""
 GROUP = 128
-"""Most requests in one commit, which bounds how long the first of them waits."""
+"""Maximum requests per commit; it limits how long the first one waits."""
 READERS = 4
-"""Threads that read for running loops."""
+"""Maximum threads that read for event loops."""
 
-_BUSY = StoreBusy, "locked by somebody else for too long; nothing was written"
+_BUSY = StoreBusy, "locked by another process or thread for too long; nothing was written"
 _FULL = (
     StoreFull,
-    "no space left, and nothing was written: free some on the disk, or prune or delete threads, which needs "
-    "none unless the database is so small that it has no reserve yet",
+    "no space left; nothing was written. Free space on the disk, or prune or delete threads (which needs free space "
+    "only if the database is too small to have a reserve)",
 )
 NAMED: Mapping[int, tuple[type[KeelError], str]] = {
     sqlite3.SQLITE_BUSY: _BUSY,
     sqlite3.SQLITE_LOCKED: _BUSY,
     sqlite3.SQLITE_FULL: _FULL,
-    sqlite3.SQLITE_READONLY: (ReadOnlyStore, "it cannot be written"),
-    sqlite3.SQLITE_NOTADB: (NotAKeelStore, "this is no SQLite database"),
-    sqlite3.SQLITE_CORRUPT: (CorruptStore, "the database is damaged: restore a copy, or try `sqlite3 .recover`"),
+    sqlite3.SQLITE_READONLY: (ReadOnlyStore, "it is read-only"),
+    sqlite3.SQLITE_NOTADB: (NotAKeelStore, "this is not a SQLite database"),
+    sqlite3.SQLITE_CORRUPT: (CorruptStore, "the database is damaged: restore a backup, or try `sqlite3 .recover`"),
 }
 
 
-# -- whose turn it is, transactions, errors ----------------------------------------------------------------------------
+# -- the lock file, transactions, errors -------------------------------------------------------------------------------
 
 
 class LockFile:
-    """A lock beside the database that says which process may write.
+    """A lock file next to the database; its holder may write.
 
-    The kernel grants it in order, and releases that of a process which dies. SQLite's own busy handler made some of
-    eight processes wait for 3 to 4 s; with the lock the longest wait was 0.13 s.
+    The kernel grants the lock in order, and releases it if the process dies. With SQLite's own busy handler some of
+    eight processes waited for 3 to 4 s; with the lock file the longest wait was 0.13 s.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -102,12 +102,12 @@ class LockFile:
 
     @contextmanager
     def hold(self, timeout: float | None = None) -> Iterator[None]:
-        """Hold the lock. The kernel makes the wait, and it is fair; with a timeout, the lock is polled."""
+        """Hold the lock; wait in the kernel's queue, or poll if there is a timeout."""
         if timeout is not None:
             deadline = time.monotonic() + timeout
             while not self.take():
                 if time.monotonic() >= deadline:
-                    raise StoreBusy(f"{self._path}: another process holds the store")
+                    raise StoreBusy(f"{self._path}: another process has locked the store")
                 time.sleep(0.01)
         elif (handle := self._open()) is not None:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -132,7 +132,7 @@ class LockFile:
             fcntl.flock(self._handle, fcntl.LOCK_UN)
 
     def keep_reserve(self) -> bool:
-        """Have the file occupy space, unless too little would be left for the log; return whether it does.
+        """Allocate the reserve if the disk has room for it; return whether it exists.
 
         The caller holds the lock.
         """
@@ -151,7 +151,7 @@ class LockFile:
         return True
 
     def give_up_reserve(self, nbytes: int = RESERVE) -> bool:
-        """Release reserved space; return whether there was some. The caller holds the lock."""
+        """Release reserved space; return whether there was any. The caller holds the lock."""
         handle = self._open()
         size = 0 if handle is None else os.fstat(handle).st_size
         if handle is not None and size:
@@ -160,7 +160,7 @@ class LockFile:
 
     def _open(self) -> int | None:
         if self._handle is None and self._path is not None and fcntl is not None:
-            # With the mode of the database: a process that may write it needs the lock, too.
+            # Same mode as the database: every process that may write it needs the lock.
             mode = stat.S_IMODE(os.stat(self._path.removesuffix(".lock")).st_mode)
             self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         return self._handle
@@ -173,9 +173,9 @@ class LockFile:
 
 
 def transaction(connection: sqlite3.Connection, kind: str, work: Callable[[], T]) -> T:
-    """Return the result of `work`, called in one transaction of this kind (DEFERRED, IMMEDIATE)."""
+    """Call `work` in one transaction (DEFERRED or IMMEDIATE); return its result."""
     if connection.in_transaction:
-        # An exception of a signal (Ctrl-C) came between the last two lines of an earlier transaction.
+        # A signal (Ctrl-C) raised between the last two lines of an earlier transaction.
         connection.execute("ROLLBACK")
     try:
         connection.execute(f"BEGIN {kind}")
@@ -189,20 +189,20 @@ def transaction(connection: sqlite3.Connection, kind: str, work: Callable[[], T]
 
 
 def carry_out(connection: sqlite3.Connection, work: Work) -> Any:
-    """Return the result of a request that writes, and commit it: by its one statement, or in a transaction."""
+    """Run and commit a writing request; return its result."""
     if work.alone and not connection.in_transaction and (result := work.alone(connection.execute)) is not None:
         return result
     return transaction(connection, "IMMEDIATE", partial(work.run, connection.execute))
 
 
 def name_error(path: str, error: BaseException) -> BaseException:
-    """Return an error of SQLite, of a damaged row or of the lock file as that of Keel; any other as it is."""
+    """Translate an error of SQLite, a damaged row or the lock file to one of Keel."""
     if isinstance(error, sqlite3.Error):
         kind, what = _name_sqlite_error(path, error)
     elif isinstance(error, KeelError):
         return error
     elif isinstance(error, (TypeError, ValueError, OverflowError)):
-        kind, what = CorruptStore, f"a row does not hold what it should ({error!r})"
+        kind, what = CorruptStore, f"a row contains invalid data ({error!r})"
     elif isinstance(error, OSError):  # of the lock file
         kind = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
         what = f"its lock file cannot be used; nothing was written ({error.strerror})"
@@ -217,7 +217,7 @@ def name_error(path: str, error: BaseException) -> BaseException:
 
 @contextmanager
 def named_errors(path: str) -> Iterator[None]:
-    """Raise errors as `name_error` names them."""
+    """Translate errors with `name_error`."""
     try:
         yield
     except Exception as error:
@@ -235,8 +235,8 @@ def _text_or_bytes(stored: bytes) -> str | bytes:
 
 
 def _name_sqlite_error(path: str, error: sqlite3.Error) -> tuple[type[KeelError], str]:
-    if "Could not decode to UTF-8" in str(error):  # of Python's module: SQLite has not failed, and there is no code
-        return CorruptStore, f"a row does not hold what it should ({error})"
+    if "Could not decode to UTF-8" in str(error):  # raised by Python's module, without an SQLite error code
+        return CorruptStore, f"a row contains invalid data ({error})"
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     kind, what = NAMED.get(code, (StoreError, "SQLite failed"))
     if code == sqlite3.SQLITE_CANTOPEN:
@@ -250,16 +250,16 @@ def _why_not_opened(path: str) -> str:
     directory = os.path.dirname(path) or "."
     if os.path.isdir(path):
         example = os.path.join(path, "agent.db")
-        return f"it is a directory: name a file in it, such as {example}, or open a store of files with FileSaver"
+        return f"it is a directory: name a file in it, such as {example}, or open a file store with FileSaver"
     if not os.path.isdir(directory):
         return f"the directory {directory} does not exist: create it, or name another file"
     if not os.access(directory, os.W_OK | os.X_OK):
-        return f"this process may not write in the directory {directory}: change its mode, or name another file"
+        return f"this process may not write to the directory {directory}: change its mode, or name another file"
     return "it cannot be opened"
 
 
 def _has_no_room(path: str) -> bool:
-    """Return whether the disk is full, or a file as large as this process may make it; SQLite does not always say."""
+    """Return whether the disk or a file is full; SQLite does not always report it."""
     if path == ":memory:" or resource is None:
         return False
     with suppress(OSError):
@@ -270,11 +270,11 @@ def _has_no_room(path: str) -> bool:
     return False
 
 
-# -- who writes --------------------------------------------------------------------------------------------------------
+# -- the writing thread ------------------------------------------------------------------------------------------------
 
 
 class Job:
-    """A request for the writing thread, and the thread or loop that waits for its result."""
+    """A request for the writing thread, and the thread or loop waiting for it."""
 
     def __init__(self, work: Work, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.work = work
@@ -287,15 +287,15 @@ class Job:
         self.waiter = loop.create_future() if loop else None
 
     def claim(self) -> bool:
-        """Take the job: the writing thread to carry it out, or the caller to give it up; `False` for the later one."""
+        """Claim the job, to run or abandon it; return `False` if already claimed."""
         return self._free.acquire(blocking=False)
 
     def wait(self, timeout: float = -1) -> bool:
-        """Block until the job is done, or for `timeout` seconds; return whether it is done."""
+        """Block until the job is done, at most `timeout` seconds; return whether it is."""
         return self._done.acquire(timeout=timeout)
 
     def outcome(self) -> Any:
-        """Return the result of a job that is done, or raise its error."""
+        """Return the result of a finished job, or raise its error."""
         if self.error is not None:
             raise self.error
         return self.result
@@ -309,7 +309,7 @@ Jobs: TypeAlias = SimpleQueue[Job | None]
 
 
 def take_group(jobs: Jobs) -> list[Job]:
-    """Wait for a job, then take all that are queued; an empty list means that the driver stops."""
+    """Wait for a job, then take all queued ones; none if the driver stops."""
     group: list[Job] = []
     job = jobs.get()
     while job is not None:
@@ -323,14 +323,14 @@ def take_group(jobs: Jobs) -> list[Job]:
 
 
 def fail(group: Iterable[Job], error: BaseException) -> None:
-    """Give jobs an error as their outcome, also those that were not claimed yet."""
+    """Set the error of jobs, including jobs that are not claimed yet."""
     for job in group:
         job.claim()
         job.error = error
 
 
 def finish(group: Iterable[Job]) -> None:
-    """Wake all callers of these jobs; each loop is woken once only, as that is a system call."""
+    """Wake the callers of these jobs: each loop once, as it costs a system call."""
     waiters: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for job in group:
         job.finish()
@@ -349,9 +349,9 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
 
 
 class Writer:
-    """The writer of this process: its own thread, or a calling thread that takes its turn while it waits.
+    """The writer of this process: its own thread or, if that is idle, a caller's.
 
-    It does not refer to its driver, so that the thread ends when the driver is forgotten without having been closed.
+    It has no reference to its driver, so the thread ends when an unclosed driver is garbage collected.
     """
 
     def __init__(self, path: str, timeout: float, connection: sqlite3.Connection, lock: LockFile, jobs: Jobs) -> None:
@@ -365,26 +365,26 @@ class Writer:
         self._commits = 0
         self._is_tight = False
         self._keeps_deleted = False
-        # SQLite writes a long WAL back after a commit, and waits for no reader. The lock is held then: before 3.51.3 it
-        # can corrupt a database if a checkpoint and a commit of two connections meet. The WAL is then overwritten from
-        # its start, not truncated, as the fsync of a file that grows takes longer.
+        # SQLite writes a long WAL back after a commit, without waiting for readers, while this writer holds the lock:
+        # SQLite before 3.51.3 can corrupt a database if one connection checkpoints while another commits. The WAL is
+        # then overwritten from its start, not truncated: fsync of a growing file takes longer.
         ((page_size,),) = connection.execute("PRAGMA page_size").fetchall()
         connection.execute(f"PRAGMA wal_autocheckpoint = {max(1, WAL_BYTES // page_size)}")
-        connection.execute(f"PRAGMA journal_size_limit = {RESERVE}")  # of a WAL that a reader has kept
+        connection.execute(f"PRAGMA journal_size_limit = {RESERVE}")  # for a WAL that a reader has held
         self.thread = Thread(target=self._serve, name="keel-writer", daemon=True)
         self.thread.start()
 
     def take_turn(self) -> bool:
-        """Take the turn to write for the calling thread, if it is free: that saves two changes of threads.
+        """Let the calling thread write if the writer is idle; return whether it may.
 
-        Never in the main thread, where a signal may raise an exception between any two lines. (LangGraph's puts come
-        from its thread pool.)
+        That saves two thread switches. Never in the main thread, where a signal may raise an exception between any two
+        lines. LangGraph stores checkpoints from its thread pool.
         """
         if current_thread() is main_thread() or not self._turn.acquire(blocking=False):
             return False
         has_lock = False
         try:
-            with suppress(OSError):  # the writing thread will report it
+            with suppress(OSError):  # the writing thread reports it
                 has_lock = not self._ended and self._jobs.empty() and self._lock.take()
         finally:
             if not has_lock:
@@ -392,7 +392,7 @@ class Writer:
         return has_lock
 
     def write_here(self, request: Work) -> Any:
-        """Carry out a request in the thread that has the turn, and release it."""
+        """Run a request in the calling thread, after `take_turn`, and release the turn."""
         try:
             if request.makes_room:
                 return self._make_room()
@@ -415,7 +415,7 @@ class Writer:
                 except BaseException as error:
                     fail(group, error)
             finish(group)
-            del group  # or it would keep what the requests hold, and their loop, until the next one
+            del group  # otherwise it keeps the requests and their loop alive until the next group
         with self._turn:
             self._ended = True
             with suppress(sqlite3.Error, OSError), self._lock.hold():
@@ -432,16 +432,16 @@ class Writer:
             self._after_commit(any(job.work.removes for job in jobs))
 
     def _make_room(self) -> bool:
-        """Release the reserve, so that the database can grow by the log; return whether there was one.
+        """Release the reserve so the database can grow; return whether there was one.
 
-        Until there is a reserve again, deleted rows are not overwritten (`secure_delete`): a removal would write as
-        much to the log as it removes.
+        Until the reserve is restored, deleted rows are not overwritten (`secure_delete`): a removal would write as much
+        to the log as it deletes.
         """
         if not self._lock.give_up_reserve():
             return False
         _log.warning(
-            "%s: the disk is full: space was given up that is kept for removing something. What is removed now stays "
-            "in free parts of the file until it is written anew (keel reclaim --full)",
+            "%s: the disk is full: the space reserved for removals was released. Content deleted now remains in free "
+            "parts of the file until `keel reclaim --full`",
             self._path,
         )
         self._is_tight = True
@@ -450,7 +450,7 @@ class Writer:
         return True
 
     def _after_commit(self, removes: bool) -> None:
-        """Truncate the WAL after a removal, as it holds the deleted rows; keep a reserve if the WAL was ever long."""
+        """Truncate the WAL if it contains deleted rows; allocate a reserve if due."""
         looks = self._commits % LOOK_EVERY == 0
         self._commits += 1
         if removes or (looks and self._keeps_deleted):
@@ -466,7 +466,7 @@ class Writer:
         return False
 
     def _checkpoint(self) -> bool:
-        """Write the WAL back and truncate it, unless a reader still uses an old state; return whether that worked."""
+        """Write the WAL back and truncate it; return `False` if a reader prevents it."""
         self._connection.execute("PRAGMA busy_timeout = 0")
         try:
             (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -478,7 +478,7 @@ class Writer:
 
 
 def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> None:
-    """Run requests in one transaction, which costs one fsync; leave its result or its error in each job."""
+    """Run requests in one transaction (one fsync); set each job's result or error."""
 
     def run_all() -> None:
         for job in group:
@@ -493,14 +493,14 @@ def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> None
         named = name_error(path, error)
         fail(group, named)
         if len(group) > 1 and not isinstance(named, (StoreBusy, StoreFull)):
-            # One of them failed, and nothing is stored: run each by itself, so that only that one fails.
+            # One request failed, so none is stored: run each separately, so that only that one fails.
             for job in group:
                 job.error = None
                 _commit(connection, path, [job])
 
 
 def _abandon(jobs: Jobs, idle: SimpleQueue[sqlite3.Connection]) -> None:
-    """End the writing thread of a driver that was forgotten, and close its connections."""
+    """End the writing thread of an abandoned driver, and close its connections."""
     jobs.put(None)
     _close_all(idle)
 
@@ -519,8 +519,8 @@ def _call_drivers(act: Callable[[SqliteDriver], None]) -> None:
         act(driver)
 
 
-# A fork inherits SQLite's table of locks, but not the locks themselves: a child that opens a database which was open in
-# its parent takes no lock at all, and loses its commits when the parent closes. So nothing stays open over a fork.
+# A forked child inherits SQLite's table of locks, but not the locks. If it opens a database that its parent had open,
+# it takes no lock, and loses its commits when the parent closes. So all connections are closed before a fork.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=lambda: _call_drivers(SqliteDriver.suspend),
@@ -530,10 +530,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class SqliteDriver:
-    """Runs requests on one database file, or on a private database in memory (`:memory:`).
-
-    The options are those of `SqliteOptions`.
-    """
+    """Runs requests on one database file, or on a database in memory (`:memory:`)."""
 
     def __init__(
         self, path: str, *, timeout: float, read_only: bool, auto_setup: bool, migrations: Migrations = MIGRATIONS
@@ -549,7 +546,7 @@ class SqliteDriver:
         _drivers.add(self)
 
     def forget(self) -> None:
-        """Reset everything, as a forked child must: its threads are gone, with the locks that they held."""
+        """Reset all state: a forked child has neither the parent's threads nor locks."""
         self._starting = RLock()
         self._gate = Condition()
         self._is_open = True
@@ -571,7 +568,7 @@ class SqliteDriver:
             self._stop()
 
     def resume(self) -> None:
-        """Continue after `suspend`, and carry out the requests that were sent since."""
+        """Continue after `suspend`, and run the requests queued since."""
         with self._gate:
             self._is_open = True
             self._gate.notify_all()
@@ -607,7 +604,7 @@ class SqliteDriver:
             raise
 
     async def asend(self, request: Work) -> Any:
-        """As `send`, without blocking the running loop."""
+        """Like `send`, without blocking the running loop."""
         loop = asyncio.get_running_loop()
         try:
             if not self._ready:
@@ -639,7 +636,7 @@ class SqliteDriver:
             raise
 
     def _refuse_newer(self, error: StoreError) -> None:
-        """Raise `NewerFormat` if an error comes from a newer format: a column is gone, a row is different."""
+        """Raise `NewerFormat` if a newer format explains an error (missing columns)."""
         if type(error) not in (StoreError, CorruptStore) or self.private:
             return
         try:
@@ -648,12 +645,12 @@ class SqliteDriver:
         except NewerFormat:
             raise
         except KeelError:
-            return  # the first error is raised
+            return  # the caller raises the first error
 
     def _read_first(self, request: Work) -> Work | None:
-        """Return the read that answers a request; if it writes, only a reply that is not `None` does."""
+        """Return a read to try first; a writing request writes if it replies `None`."""
         if request.writes and self.read_only:
-            raise ReadOnlyStore(f"{self.path} may only be read, by its mode or because it was opened so")
+            raise ReadOnlyStore(f"{self.path} may only be read: its mode forbids writing, or it was opened read-only")
         if self.private or (request.writes and not request.unless):
             return None
         return Work(request.unless) if request.writes and request.unless else request
@@ -677,7 +674,7 @@ class SqliteDriver:
 
     def _open(self) -> None:
         if not self.private:
-            # The program may change its directory, and SQLite names the WAL by the file behind a link.
+            # The program may change its directory; and SQLite names the WAL after the target of a link.
             self.path = os.path.realpath(self.path)
         self.read_only = self.read_only or may_only_be_read(self.path)
         if self.read_only:
@@ -687,12 +684,12 @@ class SqliteDriver:
         if not (self.private or os.path.exists(self.path)):
             if not self.auto_setup:
                 raise refuse_to_make(self.path)
-            # Readable for its owner only; SQLite gives its logs the same mode, and reports what fails here.
+            # Readable by its owner only. SQLite gives its logs the same mode, and reports any failure of this.
             with suppress(OSError):
                 os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         try:
             connection = self._connect()
-        except StoreFull:  # to read, too, SQLite makes a file (-shm)
+        except StoreFull:  # SQLite creates a file (-shm) also for reading
             with closing(self._lock_file()) as lock, lock.hold(self.timeout):
                 if not lock.give_up_reserve(SHARED):
                     raise
@@ -700,7 +697,7 @@ class SqliteDriver:
         if self.private:
             self._write_with(connection)
         else:
-            self._idle.put(connection)  # many a process only reads
+            self._idle.put(connection)  # many processes only read
 
     def _connect(self) -> sqlite3.Connection:
         with named_errors(self.path):
@@ -721,7 +718,7 @@ class SqliteDriver:
         return self._ready and self._writer is not None
 
     def _start_writer(self) -> Writer:
-        """Open the database, and the connection that writes."""
+        """Open the database and the writing connection."""
         self._start()
         with self._starting:
             if self._closed:
@@ -736,12 +733,12 @@ class SqliteDriver:
         self._writer = Writer(self.path, self.timeout, connection, self._lock_file(), self._jobs)
 
     def setup(self) -> None:
-        """Create the tables now, if they are not there."""
+        """Create missing tables now."""
         self.auto_setup = True
         self._start()
 
     def close(self) -> None:
-        """Finish what is queued and close all connections; calling it again does nothing."""
+        """Finish queued requests and close all connections; calling it again does nothing."""
         with self._starting:
             self._closed = True
             self._stop()
@@ -758,7 +755,7 @@ class SqliteDriver:
         self._ready = False
         if self._writer:
             self._jobs.put(None)
-            # With a timeout, as the process that holds the lock file may be stopped.
+            # With a timeout, because the process that holds the lock file may be suspended.
             self._writer.thread.join(self.timeout)
             self._writer = None
         _close_all(self._idle)
@@ -766,11 +763,11 @@ class SqliteDriver:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read(self, request: Work) -> Any:
-        """Run a reading request on a connection of its own."""
+        """Run a reading request on its own connection."""
         try:
             with self.lend() as connection:
                 connection.text_factory = _text_or_bytes if request.takes_bytes else str
-                # A statement is a transaction by itself, unless an earlier one was left open (see `transaction`).
+                # A single statement needs no transaction, unless an earlier one was left open (see `transaction`).
                 if request.unless and not connection.in_transaction:
                     reply = request.unless(connection.execute)
                     if reply is not None:
@@ -783,7 +780,7 @@ class SqliteDriver:
 
     @contextmanager
     def lend(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection for reading; a fork waits until it is given back (see `suspend`)."""
+        """Lend a connection for reading; a fork waits for it (see `suspend`)."""
         with self._gate:
             while not self._is_open:
                 self._gate.wait()
@@ -814,5 +811,5 @@ class AsyncSqliteDriver:
         self._driver = driver
 
     async def send(self, request: Work) -> Any:
-        """As `SqliteDriver.asend`."""
+        """Call `SqliteDriver.asend`."""
         return await self._driver.asend(request)

@@ -1,4 +1,4 @@
-"""The SQLite layout (see `schema.sql`), and the verbs that put and get entries: each is one transaction."""
+"""Store and read entries in the tables of `schema.sql`."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ from langgraph_keel.errors import CorruptStore, StoreError
 P = ParamSpec("P")
 T = TypeVar("T")
 LAST = (1 << 32) - 1
+# SQLite allows 999 parameters before 3.32, and 32766 since.
 MOST_KEYS = 500
-"""Keys that one statement asks for; SQLite before 3.32 takes 999 parameters, and later ones 32766."""
+"""Maximum keys per statement."""
 MOST_HINTS = 1000
-"""Namespaces for which a store keeps a hint."""
+"""Maximum namespaces for which a store keeps a hint."""
 PLAIN = KeelSerializer(types=())
-_KINDS = {int(kind): kind for kind in Kind}  # a call of an enum takes ten times as long
+_KINDS = {int(kind): kind for kind in Kind}  # ten times as fast as a call of the enum
 
 OF_THREAD = f"key BETWEEN t.id << 32 AND t.id << 32 | {LAST}"
 SITUATION = (
@@ -57,15 +58,18 @@ IN_ROOT = SITUATION.replace("{where}", OF_THREAD)
 IN_SUBGRAPH = SITUATION.replace("{where}", "nested")
 
 _MOST_REFS, _SHRINKS = 1 << 16, 32
-"""Bytes that refs have at most, and for each stored byte: numbers that grow shrink to a tenth at best."""
+"""Maximum unpacked bytes of refs: a constant, plus a factor per stored byte.
 
-# Without numbers: Python 3.12.0 to 3.12.3 take `?1` for a name, and warn that a later version will refuse it.
+The growing numbers in refs compress to a tenth at best.
+"""
+
+# Parameters have no numbers: Python 3.12.0 to 3.12.3 treat `?1` as a name, with a deprecation warning.
 FIND_HEAD = (
     "INSERT INTO thread_index (thread, name, put_at, marks) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at, marks = excluded.marks, "
     "late_of = iif(late_of >= ?, late_of, NULL), late = iif(late_of >= ?, late, NULL)"
 )
-"""Keeps marks of writes to this or a later checkpoint: durability="async" stores writes before their checkpoint."""
+"""Keeps marks of writes to this or a later checkpoint, which may be stored first."""
 FIND_TIME = (
     "INSERT INTO thread_index (thread, name, put_at) VALUES (?, ?, ?) "
     "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at"
@@ -80,7 +84,7 @@ PUT_AT = (
     f"SELECT e.put_at FROM entries e WHERE e.key BETWEEN {{thread}} << 32 AND ({{thread}} << 32 | {LAST}) "
     "AND e.state < 2 ORDER BY e.key DESC LIMIT 1"
 )
-"""When a thread was put to last, by its newest entry."""
+"""Selects the time of a thread's last write: that of its newest entry."""
 FILL_INDEX = (
     "INSERT OR IGNORE INTO thread_index (thread, name, put_at) "
     f"SELECT t.id, t.name, ({PUT_AT.replace('{thread}', 't.id')}) FROM threads t"
@@ -96,23 +100,23 @@ _PROOF = (
     "WHERE thread = ? AND put_at = ? AND (? OR (marks = ? AND late IS NULL))))"
 )
 INSERT_ENTRY = f"INSERT INTO {_ENTRY} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-# Without the proof the namespace would be NULL, and the row is ignored. INSERT ... SELECT took half as long again.
+# If the proof fails, the namespace is NULL and the row is ignored. INSERT ... SELECT took 1.5 times as long.
 INSERT_NEXT = f"INSERT OR IGNORE INTO {_ENTRY} VALUES (?, CASE WHEN {_PROOF} THEN ? END, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 TENS = 18
-"""The characters of an ISO time that say in which ten seconds it is: only those count of `thread_index.put_at`."""
+"""Length of an ISO time to the tens of seconds, which is exact in `thread_index`."""
 
 INSERT_BATCH = (
     "INSERT INTO batches (namespace, checkpoint, mark, task, path, body) "
     "SELECT n.id, ?, ?, ?, ?, ? FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? AND n.name = ?"
 )
 
-# For read_history and read_graph: the parent, also if it is a ghost.
+# For read_history and read_graph: the parent, even if it is a ghost.
 PARENT = (
     "CASE typeof(e.parent) WHEN 'integer' "
     "THEN (SELECT p.id FROM entries p WHERE p.key = (e.key >> 32 << 32 | e.parent)) ELSE e.parent END"
 )
 COLUMNS = f"e.key, e.id, {PARENT}, e.state, e.run, e.refs, e.header"
-# For users: no parent that was removed, or is only there for delta channels (a ghost).
+# For users: the parent, unless it was removed or is a ghost.
 SHOWN_PARENT = (
     "CASE typeof(e.parent) WHEN 'integer' "
     "THEN (SELECT p.id FROM entries p WHERE p.key = (e.key >> 32 << 32 | e.parent) AND p.state < 2) "
@@ -121,7 +125,7 @@ SHOWN_PARENT = (
 )
 SHOWN = f"e.key, e.id, {SHOWN_PARENT}, e.state, e.run, e.refs, e.header"
 
-# The head, if it is on the trunk; if it is not, the whole of it is read.
+# Only a head on the trunk. For any other head, the whole entry is read.
 _NEWER = "n.namespace = e.namespace AND n.state = 0 AND n.key > e.key"
 _IS_HEAD = f"e.state = 0 AND NOT EXISTS (SELECT 1 FROM entries n WHERE {_NEWER} AND {{where}})"
 _KNOWN = (
@@ -150,22 +154,22 @@ Execute: TypeAlias = Callable[..., Rows]  # executes one statement with bound pa
 
 @record
 class Work:
-    """One request: a function that the driver calls inside one transaction, which it begins and commits."""
+    """One request: a function that the driver calls in one transaction."""
 
     run: Callable[[Execute], Any]
     writes: bool = False
-    unless: Callable[[Execute], Any] | None = None  # one statement, whose reply will do if it is not `None`
-    alone: Callable[[Execute], Any] | None = None  # one statement that writes all, unless its reply is `None`
-    takes_bytes: bool = False  # whether a text that is not UTF-8 is read as bytes
-    removes: bool = False  # whether it ends a removal: the deleted rows must leave the write-ahead log, too
-    makes_room: bool = False  # not a transaction: frees space on a full disk; the reply is whether there was a reserve
+    unless: Callable[[Execute], Any] | None = None  # one statement tried first; used unless it replies `None`
+    alone: Callable[[Execute], Any] | None = None  # one statement that writes all, unless it replies `None`
+    takes_bytes: bool = False  # whether text that is not UTF-8 is read as bytes
+    removes: bool = False  # whether it ends a removal: deleted rows must also leave the write-ahead log
+    makes_room: bool = False  # not a transaction: frees space on a full disk; replies whether there was a reserve
 
 
 MAKE_ROOM = Work(lambda _: False, writes=True, makes_room=True)
 
 
 class Channel(NamedTuple):
-    """A channel of a namespace. Refs name it by its slot; the end is that of its item log, or -1 if it was not read."""
+    """A channel; refs use its slot, and `end` is that of its item log (-1 if unread)."""
 
     id: int
     slot: int
@@ -176,7 +180,7 @@ Slots: TypeAlias = Mapping[str, Channel]
 
 
 def span(owner: int) -> tuple[int, int]:
-    """Return the first and last key that belong to an owner."""
+    """Return the first and last key of an owner."""
     return owner << 32, owner << 32 | LAST
 
 
@@ -189,10 +193,10 @@ class Place(NamedTuple):
 
 
 def mark_of(checkpoint_id: str) -> int:
-    """Return the beginning of an id as a number, in the order of ids; ids that are not uuids sort first.
+    """Return the start of an id as a number that sorts like the id.
 
-    An index of these numbers takes a third of an index of ids. LangGraph's uuids begin with the time, so new ones are
-    appended to it.
+    Ids that are not uuids sort first. An index of these numbers is a third as large as an index of ids. LangGraph's
+    uuids start with the time, so new ones are appended to the index.
     """
     digits = checkpoint_id.replace("-", "")[:15]
     if len(digits) == 15 and not digits.strip("0123456789abcdef"):
@@ -201,7 +205,7 @@ def mark_of(checkpoint_id: str) -> int:
 
 
 def find_place(execute: Execute, address: Address) -> Place | None:
-    """Return the place of a namespace, or `None` if nothing was ever stored there."""
+    """Return the place of a namespace, or `None` if nothing was ever stored in it."""
     row = execute(
         "SELECT t.id, n.id FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? AND n.name = ?",
         (address.thread_id, address.checkpoint_ns),
@@ -210,7 +214,7 @@ def find_place(execute: Execute, address: Address) -> Place | None:
 
 
 def create_place(execute: Execute, address: Address) -> Place:
-    """Create the namespace, and the thread if need be."""
+    """Create the namespace, and its thread if it is missing."""
     execute("INSERT OR IGNORE INTO threads (name) VALUES (?)", (address.thread_id,))
     (thread,) = execute("SELECT id FROM threads WHERE name = ?", (address.thread_id,)).fetchone()
     namespace = insert_namespace(execute, thread, address.checkpoint_ns)
@@ -223,37 +227,37 @@ def insert_namespace(execute: Execute, thread: int, name: str) -> int:
 
 
 def new_id(inserted: Rows) -> int:
-    """Return the id of the row that was inserted."""
+    """Return the id of the inserted row."""
     assert inserted.lastrowid is not None
     return inserted.lastrowid
 
 
 class Situation(NamedTuple):
-    """The state that a put depends on.
+    """The state that storing a checkpoint depends on.
 
-    One statement reads it: between two, another thread may take Python's lock (the GIL) for 5 ms.
+    One statement reads it: between two statements, another thread may hold the GIL for 5 ms.
     """
 
     place: Place
-    seq: int  # the highest sequence number that the thread ever used
+    seq: int  # highest sequence number that the thread ever used
     head: str | None
-    same: int | None  # key of the entry that already has the new id
-    parent: int | None  # its key
+    same: int | None  # key of an existing entry with the new id
+    parent: int | None  # key of the parent
     has_base: bool
-    listed: str | None = None  # time of the last put, in the index of threads
-    marks: str | None = None  # terms in that index; `None` if the thread is not in it
+    listed: str | None = None  # time of the last write, in the index of threads
+    marks: str | None = None  # terms in that index; `None` if the thread is not listed
     has_late: bool = False  # whether tasks have added terms
 
 
 class Hint(NamedTuple):
-    """The situation in which a put of this process left its namespace; INSERT_NEXT proves that it has not changed."""
+    """The situation after this process's last write; INSERT_NEXT verifies it."""
 
     before: Situation
-    slots: Slots  # with the ends of the item logs that the head refers to
+    slots: Slots  # including the ends of the item logs that the head refers to
 
 
 def read_situation(execute: Execute, new: NewEntry) -> Situation | None:
-    """Read the situation of a put; `None` if nothing was ever stored in its namespace."""
+    """Read the situation for a new entry; `None` if its namespace does not exist."""
     address, parent, checkpoint_id = new.address, new.parent or "", str(new.address.checkpoint_id)
     entries = (mark_of(checkpoint_id), checkpoint_id, mark_of(parent), parent, new.base)
     row = execute(
@@ -263,14 +267,14 @@ def read_situation(execute: Execute, new: NewEntry) -> Situation | None:
 
 
 def create_situation(execute: Execute, address: Address) -> Situation:
-    """Create a namespace; return the situation of the first put in it."""
+    """Create a namespace; return the situation for its first entry."""
     place = create_place(execute, address)
     (listed,) = execute("SELECT max(put_at) FROM thread_index WHERE thread = ?", (place.thread,)).fetchone()
     return Situation(place, last_seq(execute, place.thread), None, None, None, False, listed)
 
 
 def create_thread(execute: Execute, address: Address) -> Situation | None:
-    """Create a thread, of which nothing need be asked then; `None` if it is there."""
+    """Create a thread; return its situation, or `None` if the thread exists."""
     if execute("SELECT 1 FROM threads WHERE name = ?", (address.thread_id,)).fetchone():
         return None
     thread = new_id(execute("INSERT INTO threads (name) VALUES (?)", (address.thread_id,)))
@@ -279,7 +283,7 @@ def create_thread(execute: Execute, address: Address) -> Situation | None:
 
 
 def read_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) -> dict[str, Channel]:
-    """Return the channels of a namespace, with the ends of the item logs of those that are growing."""
+    """Return the channels of a namespace, with the item log ends of `growing` ones."""
     end = (
         f"max(floor, coalesce((SELECT (i.key & {LAST}) + i.count FROM items i WHERE i.key BETWEEN id << 32 "
         f"AND id << 32 | {LAST} ORDER BY i.key DESC LIMIT 1), 0))"
@@ -291,12 +295,12 @@ def read_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) 
     ).fetchall()
     slots = {name: Channel(channel, slot, end) for name, channel, slot, end in rows}
     if not all(isinstance(name, str) for name in slots):
-        raise CorruptStore(f"a channel has a name that is no text: {[*slots]!r:.200}")
+        raise CorruptStore(f"the name of a channel is not text: {[*slots]!r:.200}")
     return slots
 
 
 def add_slots(execute: Execute, namespace: int, slots: Slots, names: Iterable[str]) -> Slots:
-    """Return the channels of a namespace, after adding those of `names` that are not in `slots`."""
+    """Add missing channels to a namespace; return all its channels."""
     added = {**slots}
     for name in names:
         if name not in added:
@@ -307,7 +311,7 @@ def add_slots(execute: Execute, namespace: int, slots: Slots, names: Iterable[st
 
 
 def head_of(execute: Execute, place: Place) -> int | None:
-    """Return the highest key of entries on the trunk, or of all if no trunk is left: no put moves a pointer to it."""
+    """Return the highest key on the trunk, or of all entries if there is no trunk."""
     where = "nested" if place.nested else "key BETWEEN ? AND ?"
     of = (place.namespace,) if place.nested else (*span(place.thread), place.namespace)
     sql = f"SELECT key FROM entries WHERE {where} AND namespace = ? AND state = ? ORDER BY key DESC LIMIT 1"
@@ -316,7 +320,7 @@ def head_of(execute: Execute, place: Place) -> int | None:
 
 
 def key_of(execute: Execute, namespace: int, checkpoint_id: str) -> int | None:
-    """Return the key of an entry, ghosts included, or `None`."""
+    """Return the key of an entry (also of a ghost), or `None`."""
     row = execute(
         "SELECT key FROM entries WHERE mark = ? AND id = ? AND namespace = ?",
         (mark_of(checkpoint_id), checkpoint_id, namespace),
@@ -332,7 +336,7 @@ def last_seq(execute: Execute, thread: int) -> int:
 
 
 def pack_refs(refs: Mapping[str, Ref], slots: Slots, first: Mapping[str, int]) -> bytes:
-    """Return refs in their stored form, new items by the numbers that they got."""
+    """Return refs in their stored form; `first` gives the first number of new items."""
     table = []
     for name, ref in refs.items():
         runs = resolve(ref.runs, first[name]) if name in first else ref.runs
@@ -341,7 +345,7 @@ def pack_refs(refs: Mapping[str, Ref], slots: Slots, first: Mapping[str, int]) -
 
 
 class RefTable:
-    """Reads the refs of entries of one namespace, given its channels; equal refs are one object."""
+    """Reads the refs of a namespace's entries; equal refs are one object."""
 
     def __init__(self, slots: Slots) -> None:
         self._names = {channel.slot: name for name, channel in slots.items()}
@@ -354,7 +358,7 @@ class RefTable:
             packed = open_frame(body, _MOST_REFS + _SHRINKS * len(body))
             return dict([known.get(each) or self._read(each) for each in map(tuple, PLAIN.unpack(packed))])
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptStore(f"the refs of an entry do not decode: {error!r}") from error
+            raise CorruptStore(f"the refs of an entry cannot be decoded: {error!r}") from error
 
     def _read(self, parts: tuple[int, ...]) -> tuple[str, Ref]:
         slot, kind, *flat = parts
@@ -374,7 +378,7 @@ def append_rows(execute: Execute, channel: Channel, rows: Sequence[Row]) -> Chan
     lo = channel.end
     for row in rows:
         if lo + row.count > LAST:
-            raise StoreError("an item log holds 2^32 items: copy the thread to go on")
+            raise StoreError("an item log contains 2^32 items: copy the thread to continue")
         execute(
             "INSERT INTO items (key, count, body) VALUES (?, ?, ?)", (span(channel.id)[0] + lo, row.count, row.body)
         )
@@ -383,7 +387,7 @@ def append_rows(execute: Execute, channel: Channel, rows: Sequence[Row]) -> Chan
 
 
 def replace_rows(execute: Execute, channel: int, rows: Sequence[Row]) -> None:
-    """Put each of `rows` in the place of the rows that it was packed from, if those are still there."""
+    """Replace the rows that each of `rows` was packed from, if they still exist."""
     base = span(channel)[0]
     for row in rows:
         inside = rows_for(execute, channel, [(row.lo, row.lo + row.count)])
@@ -395,8 +399,8 @@ def replace_rows(execute: Execute, channel: int, rows: Sequence[Row]) -> None:
 
 
 def single_rows(execute: Execute, runs: Mapping[int, Collection[Run]]) -> dict[int, list[Row]]:
-    """Return the rows of channels of which only single items are wanted, by one statement for many rows."""
-    # For a state of 50 channels it took 150 µs, and a statement for each 460.
+    """Return the rows of channels that need only single items, many per statement."""
+    # For a state of 50 channels this took 150 µs; one statement per channel took 460.
     keys = {channel: [span(channel)[0] + lo for lo, hi in wanted if hi == lo + 1] for channel, wanted in runs.items()}
     wanted = sorted(chain.from_iterable(keys.values()))
     if len(wanted) < 3:
@@ -415,7 +419,7 @@ def single_rows(execute: Execute, runs: Mapping[int, Collection[Run]]) -> dict[i
 
 
 def rows_for(execute: Execute, channel: int, runs: Iterable[Run]) -> list[Row]:
-    """Return the rows that hold items of `runs`, in order."""
+    """Return the rows that contain items of `runs`, in order."""
     base = span(channel)[0]
     rows: dict[int, Row] = {}
     for lo, hi in sorted(runs):
@@ -434,7 +438,7 @@ def rows_for(execute: Execute, channel: int, runs: Iterable[Run]) -> list[Row]:
 def in_transaction(
     *, writes: bool = False, removes: bool = False
 ) -> Callable[[Callable[Concatenate[Any, Execute, P], T]], Callable[Concatenate[Any, P], StorePlan[Work, Any, T]]]:
-    """Return a decorator that makes a method with an `execute` argument a verb: a plan of one request."""
+    """Return a decorator that turns a method into a plan of one request."""
 
     def decorate(method: Callable[Concatenate[Any, Execute, P], T]) -> Callable[..., StorePlan[Work, Any, T]]:
         @wraps(method)
@@ -450,7 +454,7 @@ def in_transaction(
 
 
 class SqliteEntries(Store[Work, Any]):
-    """The verbs of entries. Names are looked up in the transaction that uses them; hints are proved in it."""
+    """Operations on entries; each transaction verifies names and hints itself."""
 
     def __init__(self, hints: dict[tuple[str, str], Hint] | None = None) -> None:
         self._hints = {} if hints is None else hints
@@ -459,7 +463,7 @@ class SqliteEntries(Store[Work, Any]):
         where = new.address.thread_id, new.address.checkpoint_ns
         outcome: Outcome
         outcome, hint = yield Work(partial(_write_entry, new, self._hints.get(where)), writes=True)
-        if hint is not None:  # by now, it is committed
+        if hint is not None:  # the entry is committed now
             if len(self._hints) >= MOST_HINTS:
                 self._hints.clear()
             self._hints[where] = hint
@@ -476,7 +480,7 @@ class SqliteEntries(Store[Work, Any]):
 
     @in_transaction()
     def read_values(self, execute: Execute, entries: Sequence[Entry]) -> list[Found]:
-        # Entries of one namespace share one set of rows.
+        # Entries of a namespace share one set of rows.
         namespaces: dict[Stamp, int] = {}
         for at in range(0, len(entries), MOST_KEYS):
             page = [entry.stamp for entry in entries[at : at + MOST_KEYS]]
@@ -502,7 +506,7 @@ class SqliteEntries(Store[Work, Any]):
         refs, missing = RefTable(slots), set(channels)
         ancestors: list[Entry] = []
         key: int | None = row[0]
-        seen = {key}  # stored parents may lead in a circle
+        seen = {key}  # stored parents may form a cycle
         while missing and (key := _parent_key(execute, place, key)) and key not in seen:
             seen.add(key)
             row = execute(f"SELECT {COLUMNS} FROM entries e WHERE e.key = ?", (key,)).fetchone()
@@ -539,7 +543,7 @@ def _write_entry(new: NewEntry, hint: Hint | None, execute: Execute) -> tuple[Ou
 
 
 def _insert_next(execute: Execute, new: NewEntry, before: Situation, slots: Slots) -> tuple[Stored, Hint | None] | None:
-    """Store an entry as a hint says; `None` if it is wrong, or does not say enough."""
+    """Store an entry by a hint; `None` if the hint is wrong or incomplete."""
     place, head, parent, address = before.place, before.head, before.parent, new.address
     if not (head == new.parent and new.base in (None, parent) and new.refs.keys() <= slots.keys()):
         return None
@@ -558,7 +562,7 @@ def _insert_next(execute: Execute, new: NewEntry, before: Situation, slots: Slot
 
 def _insert(execute: Execute, new: NewEntry, before: Situation, slots: Slots, state: int) -> tuple[Stored, Hint | None]:
     slots = add_slots(execute, before.place.namespace, slots, new.refs)
-    if before.same is not None:  # the id is put again: its children become children of the new entry
+    if before.same is not None:  # the id is stored again: its children become children of the new entry
         execute(
             "UPDATE entries SET parent = ? WHERE parent = ? AND key BETWEEN ? AND ?",
             (before.seq + 1, before.same & LAST, *span(before.place.thread)),
@@ -573,7 +577,7 @@ def _row_of(new: NewEntry, before: Situation, slots: Slots, state: int) -> tuple
     place, checkpoint_id = before.place, str(new.address.checkpoint_id)
     names = (span(place.thread)[0] + before.seq + 1, place.namespace, int(place.nested), state)
     parent = before.parent & LAST if before.parent else new.parent
-    at = max(new.updated_at, before.listed or "")  # a host whose clock is behind moves no thread back
+    at = max(new.updated_at, before.listed or "")  # a host with a slow clock does not move the thread back
     refs = pack_refs(new.refs, slots, {channel: slots[channel].end for channel in new.appends})
     return (*names, checkpoint_id, mark_of(checkpoint_id), parent, new.run_id, at, refs, new.header)
 
@@ -581,7 +585,7 @@ def _row_of(new: NewEntry, before: Situation, slots: Slots, state: int) -> tuple
 def _store_rest(
     execute: Execute, new: NewEntry, before: Situation, slots: Slots, state: int
 ) -> tuple[Stored, Hint | None]:
-    """Store the rows of an entry, and the time and marks of its thread in the index."""
+    """Store the rows of an entry, and its thread's time and marks in the index."""
     first = {channel: slots[channel].end for channel in new.appends}
     grown = {channel: append_rows(execute, slots[channel], rows) for channel, rows in new.appends.items()}
     for channel, rows in new.repacks.items():
@@ -602,7 +606,7 @@ def _store_rest(
 
 
 def _is_listed(new: NewEntry, before: Situation, *, is_head: bool) -> bool:
-    """Return whether the index of threads already has the time and the marks of an entry."""
+    """Return whether the index already has the time and marks of an entry."""
     is_timed = before.listed is not None and before.listed[:TENS] >= new.updated_at[:TENS]
     return is_timed and not (is_head and (before.has_late or before.marks != " ".join(new.terms)))
 
@@ -656,7 +660,7 @@ def _read_entry(address: Address, execute: Execute) -> Found | None:
 
 
 def _look_known(address: Address, known: Stamp, execute: Execute) -> Unchanged | None:
-    """Return what is beside a known entry if it is the one. Its key is its own for ever: nothing else is compared."""
+    """Return parent and batches of a known entry, which its unique key identifies."""
     head = KNOWN_NESTED_HEAD if address.checkpoint_ns else KNOWN_HEAD
     rows = execute(KNOWN_NAMED if address.checkpoint_id else head, (known,)).fetchall()
     if not rows or address.checkpoint_id not in (None, rows[0][0]):
@@ -666,7 +670,7 @@ def _look_known(address: Address, known: Stamp, execute: Execute) -> Unchanged |
 
 
 def _rows(execute: Execute, slots: Slots, versions: Sequence[Mapping[str, Ref]]) -> dict[str, list[Row]]:
-    """Return, for each channel, the rows that any of these versions needs."""
+    """Return the rows that these versions need, by channel."""
     runs: dict[str, set[Run]] = {}
     seen: Mapping[str, Ref] = {}
     for refs in versions:
@@ -698,7 +702,7 @@ def batch_of(task: Any, path: Any, body: Any) -> Batch:
 def text_of(stored: Any) -> str:
     """Return a stored name."""
     if not isinstance(stored, str):
-        raise CorruptStore(f"a stored name is no text: {stored!r:.100}")
+        raise CorruptStore(f"a stored name is not text: {stored!r:.100}")
     return stored
 
 

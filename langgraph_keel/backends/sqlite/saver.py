@@ -1,4 +1,4 @@
-"""SqliteSaver: one file, many processes, nothing acknowledged is lost."""
+"""SqliteSaver: one file for many processes, without loss of acknowledged writes."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ WHERE t.put_at IS NOT NULL AND (i.name IS NOT t.name OR substr(i.put_at, 1, {TEN
 
 
 def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
-    """Give back free space: truncate the log, and rewrite the file (`VACUUM`). Writers wait for it, readers do not."""
+    """Truncate the log and return free pages. Writers wait for it, readers do not."""
     from langgraph_keel.retention.reclaim import Reclaimed
 
     if driver.private:
-        return Reclaimed(None, None, "a database in memory: what is free is used again, and gone with the saver")
-    driver.send(Work(lambda _: None, writes=True))  # opens the database, or raises the reason why not
+        return Reclaimed(None, None, "a database in memory: free space is used again, and released on close")
+    driver.send(Work(lambda _: None, writes=True))  # opens the database, or raises an error
     before = _size(driver.path)
-    # After an erasure (`scrub`) the file is rewritten, too: where SQLite has balanced a tree, copies of cells stay in
-    # unused parts of pages, which `secure_delete` does not overwrite (2 of 6 databases of 3,000 rows, SQLite 3.40.1).
+    # An erasure (`scrub`) also rewrites the file: when SQLite balances a tree, copies of cells remain in unused parts
+    # of pages, which `secure_delete` does not overwrite (2 of 6 databases of 3,000 rows, SQLite 3.40.1).
     try:
         done, is_read = _give_back(driver, whole=full or scrub)
     except StoreFull:
@@ -62,13 +62,13 @@ def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
             raise
         done, is_read = _give_back(driver, whole=full or scrub)
     if is_read and scrub:
-        raise StoreBusy(f"{driver.path}-wal could not be cut: somebody has read an old state for {driver.timeout} s")
-    kept = "; its write-ahead log stays, as somebody reads an old state" if is_read else ""
+        raise StoreBusy(f"{driver.path}-wal is not truncated: a reader has used an old snapshot for {driver.timeout} s")
+    kept = "; its write-ahead log stays, because a reader uses an old snapshot" if is_read else ""
     return Reclaimed(before, _size(driver.path), done + kept)
 
 
 def _give_back(driver: SqliteDriver, *, whole: bool) -> tuple[str, int]:
-    """Return a sentence on the work done, and whether the write-ahead log stays, because a reader uses an old state."""
+    """Return a sentence on the work done, and whether a reader holds the log."""
     with (
         closing(LockFile(driver.path)) as lock,
         named_errors(driver.path),
@@ -77,27 +77,27 @@ def _give_back(driver: SqliteDriver, *, whole: bool) -> tuple[str, int]:
     ):
         done = _rewrite(connection, driver.path, whole=whole), _ask(connection, "wal_checkpoint(TRUNCATE)")
         if os.path.getsize(driver.path) < RESERVE:
-            lock.give_up_reserve()  # it is kept again once a log was long
+            lock.give_up_reserve()  # restored once the log has been long
         return done
 
 
 def _rewrite(connection: Any, path: str, *, whole: bool) -> str:
     pages, free = _ask(connection, "page_count"), _ask(connection, "freelist_count")
-    # VACUUM takes time for all that is in the file. New databases have no `auto_vacuum`: its page map cost 11 to 21 %
-    # more bytes for each turn of a chat.
+    # VACUUM rewrites the whole file. New databases have no `auto_vacuum`: its page map cost 11 to 21 % more bytes per
+    # chat turn.
     if whole or (free and free * 2 >= pages):
         try:
             connection.execute("VACUUM")
         except Exception as error:
             if whole or not isinstance(name_error(path, error), StoreFull):
                 raise
-            return f"{free:,} of {pages:,} pages are free for what is written next; there is no room for a VACUUM"
-        return "the file was written anew (VACUUM)"
+            return f"{free:,} of {pages:,} pages are free and will be used again; the disk has no room for a VACUUM"
+        return "the file was rewritten (VACUUM)"
     if _ask(connection, "auto_vacuum") == 2:  # incremental
-        # `execute` takes one step only, and each step gives back one page.
+        # `execute` would run only one step, which returns one page.
         connection.executescript("PRAGMA incremental_vacuum")
-        return f"{free:,} free pages were given back (incremental_vacuum)"
-    return f"{free:,} of {pages:,} pages are free for what is written next; full=True (--full) gives them back (VACUUM)"
+        return f"{free:,} free pages were returned (incremental_vacuum)"
+    return f"{free:,} of {pages:,} pages are free and will be used again; full=True (--full) returns them (VACUUM)"
 
 
 def _ask(connection: Any, pragma: str) -> int:
@@ -109,10 +109,10 @@ def _size(path: str) -> int:
 
 
 def check(driver: SqliteDriver) -> Iterator[Finding]:
-    """Check SQLite's pages and indexes, and that each checkpoint belongs to a thread that is listed."""
+    """Check SQLite's pages and indexes, and the thread of each checkpoint."""
     from langgraph_keel.retention.check import Finding
 
-    advice = "bring a backup back, or copy what can be read to another store"
+    advice = "restore a backup, or copy all readable threads to another store"
     try:
         rows = driver.send(Work(lambda execute: execute("PRAGMA integrity_check").fetchall()))
         ((unnamed,),) = driver.send(Work(lambda execute: execute(_UNNAMED).fetchall()))
@@ -123,27 +123,27 @@ def check(driver: SqliteDriver) -> Iterator[Finding]:
         rows, unnamed, mislisted = [(str(error),)], 0, 0
     yield from (Finding("lost", None, driver.path, str(problem), advice) for (problem,) in rows if problem != "ok")
     if unnamed:
-        yield Finding("lost", None, driver.path, f"{count_of(unnamed, 'checkpoint')} of no thread", advice)
+        yield Finding("lost", None, driver.path, f"{count_of(unnamed, 'checkpoint')} without a thread", advice)
     if mislisted:
-        again = "DROP TABLE thread_index (with sqlite3): it is made again when the store is opened"
+        again = "DROP TABLE thread_index (with sqlite3): it is rebuilt when the store is opened"
         yield Finding(
-            "decide", None, driver.path, f"lists say of {count_of(mislisted, 'thread')} what is not so", again
+            "decide", None, driver.path, f"wrong entries in the list of threads: {count_of(mislisted, 'thread')}", again
         )
 
 
 @publish
 class SqliteSaver(KeelSaver):
-    """A checkpointer on a SQLite file, for one machine and any number of processes and threads.
+    """A checkpointer on a SQLite file, for any number of local processes and threads.
 
-    Opens itself on first use and creates the tables then. Acknowledged means on disk (WAL, `synchronous=FULL`), also
-    through power loss. The file has two companions while it is open (`-wal`, `-shm`) and one for good (`.lock`).
+    Opens the file and creates the tables on first use. An acknowledged write is on disk (WAL, `synchronous=FULL`) and
+    survives power loss. Next to the file are `-wal` and `-shm` while it is open, and a permanent `.lock`.
 
     Args:
-        path: The file, or `":memory:"` for a database that lives as long as the saver.
+        path: The file, or `":memory:"` for a database that exists as long as the saver.
         **options: `SqliteOptions` lists and documents them, with those of every saver.
 
     Raises:
-        InvalidInput: `path` is a URL, or a connection.
+        InvalidInput: If `path` is a URL or a connection.
     """
 
     _registry = MIGRATIONS
@@ -156,12 +156,12 @@ class SqliteSaver(KeelSaver):
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Unpack[SqliteOptions]) -> Self:
-        """Return a saver for a path, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
+        """Return a saver for use in `with` or `async with`, as LangGraph's savers do."""
         return cls(conn_string, **options)
 
     @property
     def ddl(self) -> str:
-        """The SQL that makes an empty database a store."""
+        """The SQL that creates a store in an empty database."""
         return schema(self._registry)
 
     def _setup(self) -> None:
@@ -184,7 +184,7 @@ class SqliteSaver(KeelSaver):
 
         version = self._sqlite.send(Work(read_format))
         if self._sqlite.private:
-            return StoreFacts("sqlite", "this process", version, "gone with the saver")
+            return StoreFacts("sqlite", "this process", version, "lost when the saver is closed")
         path = os.path.abspath(self._sqlite.path)
         return StoreFacts("sqlite", path, version, "on disk (WAL, synchronous=FULL)", _size(path))
 
@@ -206,7 +206,7 @@ class SqliteSaver(KeelSaver):
 
 
 def open_url(url: str, *, read_only: bool = False, **options: Any) -> SqliteSaver:
-    """Open the database of a URL (`sqlite:///relative.db`, `sqlite:////absolute.db`); see `registry.OpenUrl`."""
+    """Open the database of a URL: `sqlite:///relative.db` or `sqlite:////absolute.db`."""
     path = path_in(url, "sqlite:///")
     if not path:
         raise refuse_url(url)

@@ -1,7 +1,7 @@
--- Format 1. A key of 64 bits is two numbers: who it belongs to in the upper half, its place in the lower, so that the
--- entries of a thread and the items of a channel each stand together, in order, in one B-tree without an index. Nothing
--- that a put does changes a row: it appends to a few trees. (An UPDATE of a counter would write one more page each time.)
--- Ids come from AUTOINCREMENT: they are never used again, so a stale memo can never take a new thread for an old one.
+-- Format 1. A 64-bit key is two numbers: the owner in the upper half, the position in the lower. So the entries of a
+-- thread and the items of a channel are stored together and in order, in one B-tree without an index. A write changes
+-- no rows: it appends to a few trees. (An UPDATE of a counter would write one more page each time.)
+-- Ids come from AUTOINCREMENT and are never reused, so a stale memo never confuses a new thread with an old one.
 
 CREATE TABLE IF NOT EXISTS threads (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -42,9 +42,9 @@ CREATE INDEX IF NOT EXISTS entries_by_mark ON entries (mark);
 CREATE INDEX IF NOT EXISTS entries_of_subgraphs ON entries (namespace) WHERE nested;
 CREATE INDEX IF NOT EXISTS entries_by_run ON entries (run) WHERE run IS NOT NULL;
 
--- What lists of threads are made from. It can be thrown away, and is made again when the store is opened. A put changes
--- a row only if its thread can be found by something else from then on, or if ten seconds have passed: one page more to
--- write took a twentieth of the time of a put.
+-- The index for lists of threads. It may be dropped, and is rebuilt when the store is opened. A write changes its row
+-- only if the search terms of the thread change or ten seconds have passed: writing one more page took a twentieth of
+-- the time of a write.
 CREATE TABLE IF NOT EXISTS thread_index (
     thread INTEGER PRIMARY KEY,
     name TEXT NOT NULL,
@@ -73,9 +73,9 @@ CREATE TABLE IF NOT EXISTS batches (
 );
 CREATE INDEX IF NOT EXISTS batches_by_mark ON batches (namespace, mark);
 
--- A table with rowids, and the body last: so a listing reads no bodies, however large. WITHOUT ROWID, SQLite reads rows
--- as a whole: with bodies of 20 KB a listing took 1.4 ms instead of 0.14 and a hit 0.17 ms instead of 0.03. The names of
--- a thread and a key in one index would not fit in a page's share of it (102 bytes): 1.2 KB a cell instead of 0.6.
+-- Tables with rowids, and the body last, so that a listing reads no bodies. WITHOUT ROWID, SQLite reads whole rows:
+-- with bodies of 20 KB a listing took 1.4 ms instead of 0.14, and a hit 0.17 ms instead of 0.03. An index entry with
+-- the names of a thread and a key would exceed the 102 bytes that fit in a page: 1.2 KB per cell instead of 0.6.
 CREATE TABLE IF NOT EXISTS shelves (
     id INTEGER PRIMARY KEY,
     thread TEXT NOT NULL,                   -- its name, for it need not be there; '' for what all threads share
@@ -96,8 +96,8 @@ CREATE TABLE IF NOT EXISTS cells (
     body BLOB NOT NULL,
     UNIQUE (shelf, key)
 );
--- By the first two of a key's four blocks, after the name of a tenant if there is one. Of 10,000 cells, the newest ten
--- took 0.02 ms with it, and 3 to 10 ms without. Cells without a rank have no entry.
+-- By the first two of a key's four blocks (after the tenant's name, if any). Of 10,000 cells, the newest ten took 0.02
+-- ms with this index, and 3 to 10 ms without. Cells without a rank are not indexed.
 CREATE INDEX IF NOT EXISTS cells_by_rank ON cells (shelf, substr(key, 1, length(key) - 64), rank DESC)
     WHERE rank IS NOT NULL;
 CREATE INDEX IF NOT EXISTS cells_by_origin ON cells (origin) WHERE origin IS NOT NULL;

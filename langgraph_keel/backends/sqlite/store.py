@@ -1,6 +1,6 @@
-"""The other verbs: lists, removal, copies and cells. Each is one transaction.
+"""The other operations of the store: lists, removal, copies and cells.
 
-Rows are copied as they are, since refs name channels by slots, which a copy keeps.
+Rows are copied unchanged: refs name channels by slot, and a copy keeps the slots.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from langgraph_keel.errors import CorruptStore
 
 _log = logging.getLogger(__name__)
 
-# CROSS JOIN keeps SQLite from another order: one thread by its keys, all threads by the index on marks.
+# CROSS JOIN fixes SQLite's join order: one thread by its keys, all threads by the index on marks.
 IN_THREAD = f"threads t CROSS JOIN entries e ON e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST})"
 EVERYWHERE = "entries e CROSS JOIN threads t ON t.id = e.key >> 32"
 
@@ -76,13 +76,13 @@ _NO_INDEX = (
 _FOUND_BY = "AND (coalesce(i.marks, '') = '' OR instr(i.marks, ?) OR instr(i.late, ?)) "
 _PAST = "\U0010ffff"
 FEW = 2000
-"""Threads that are read before what is asked for counts as frequent."""
+"""Threads that are read before the requested terms count as frequent."""
 _RELIST = (
     f"UPDATE thread_index SET put_at = ({PUT_AT.replace('{thread}', 'thread')}), marks = iif(?, marks, NULL) "
     "WHERE thread = ?"
 )
 
-# CROSS JOIN makes SQLite begin with the entries: there are only as many as are copied.
+# CROSS JOIN makes SQLite begin with the entries: only the copied ones are read.
 BATCHES_OF = (
     "entries e CROSS JOIN batches b ON b.namespace = e.namespace AND b.mark = e.mark AND b.checkpoint = e.id WHERE "
 )
@@ -94,20 +94,20 @@ OF_CELL = "c.token, c.header, c.body, coalesce(c.origin, ''), c.expires_at, c.ra
 OF_CELL_WITHOUT_BODY = OF_CELL.replace("c.body", "x''")
 ON_SHELF = "shelves s CROSS JOIN cells c ON c.shelf = s.id WHERE s.thread = ? AND s.kind = ?"
 EVERYBODY = ""
-"""The thread of what all threads share: no thread has this name."""
+"""Thread name for cells that all threads share; no thread has this name."""
 PAST_KEYS = "\x7f"
-"""Sorts after every character that a key may hold."""
+"""Sorts after every character that a key may contain."""
 
 BARE = "c.token, c.expires_at, c.rank"
-# SQLite chose the index of keys by itself, which took 26 ms of 10,000 cells instead of 0.02; `+key` keeps it from that.
+# `+key` prevents SQLite from choosing the index of keys, which took 26 ms for 10,000 cells instead of 0.02.
 BY_RANK = (
     "cells c INDEXED BY cells_by_rank WHERE c.shelf = :shelf AND c.rank IS NOT NULL "
     "AND substr(c.key, 1, length(c.key) - 64) = :head AND +c.key >= :from AND +c.key < :to"
 )
 BY_KEY = "cells c WHERE c.shelf = :shelf AND c.key >= :from AND c.key < :to AND c.rank IS NOT NULL"
-# With one bound below: of two, SQLite sought by the first, and read all groups before.
+# One lower bound: with two, SQLite seeks by the first and reads all groups before.
 IN_GROUP = BY_KEY.replace(":from", f"substr(f.key, 1, length(f.key) - {BLOCK}) || '{PAST_KEYS}'")
-# One look into the index of keys for each group, however many cells it has.
+# One index look-up per group, however many cells it has.
 GROUPS = f"""
 WITH RECURSIVE firsts(key) AS (
     SELECT (SELECT c.key FROM {BY_KEY} ORDER BY c.key LIMIT 1)
@@ -133,7 +133,7 @@ NAMES_OF_TENANTS = (
 
 
 class SqliteStore(SqliteEntries):
-    """One database file; verbs over all threads are about those of `tenant`, or of no tenant if that is empty."""
+    """One database file, restricted to one tenant, or to threads without a tenant."""
 
     def __init__(self, tenant: str = "", hints: dict[tuple[str, str], Hint] | None = None) -> None:
         super().__init__(hints)
@@ -144,7 +144,7 @@ class SqliteStore(SqliteEntries):
 
     @in_transaction()
     def list_tenants(self, execute: Execute, after: str | None, limit: int) -> list[str]:
-        # Looks at the names of all that tenants have.
+        # Reads the names of all threads and cells of tenants.
         parameters = {"mark": MARK, "past": PAST, "everybody": EVERYBODY, "after": after or "", "limit": limit}
         rows = execute(
             f"SELECT DISTINCT substr(name, 2, instr(substr(name, 2), :mark) - 1) AS tenant FROM ({NAMES_OF_TENANTS}) "
@@ -189,13 +189,13 @@ class SqliteStore(SqliteEntries):
         return list(names)
 
     def read_threads(self, page: Page) -> StorePlan[Work, Any, Sequence[Listed]]:
-        # Unless the page is tolerant, by the entries themselves: an index that is damaged must not hide a thread.
+        # Unless the page is tolerant, entries are read directly: a damaged index must not hide a thread.
         found: Sequence[Listed] = yield Work(partial(_read_threads, page, self._tenant), takes_bytes=page.tolerant)
         return found
 
     @in_transaction()
     def list_strays(self, execute: Execute, after: str | None, limit: int) -> list[str]:
-        # Looks for an entry of each thread.
+        # Looks up an entry of each thread.
         of_tenant, bounds = _of_tenant("n.name", self._tenant)
         rows = execute(
             f"SELECT n.name FROM ({NAMES}) n WHERE n.name > ? AND {of_tenant} AND NOT EXISTS "
@@ -222,7 +222,7 @@ class SqliteStore(SqliteEntries):
         self, execute: Execute, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> None:
         thread, place = _epoch(execute, thread_id), find_place(execute, Address(thread_id))
-        if thread is not None:  # before entries are deleted, as their sequence numbers must never be used again
+        if thread is not None:  # before entries are deleted: their sequence numbers must never be reused
             execute("UPDATE threads SET floor = ? WHERE id = ?", (last_seq(execute, thread), thread))
         head = head_of(execute, place) if place else None
         for stamp in gone:
@@ -277,8 +277,7 @@ class SqliteStore(SqliteEntries):
                 return BaseGone()
         if old is None:
             return Copied()
-        # No number is used twice: an entry that was put again after `upto` has a later number, by which its children
-        # know it.
+        # Numbers are never reused: an entry stored again after `upto` has a later number, which its children refer to.
         floor = last_seq(execute, old)
         ((new,),) = execute("INSERT INTO threads (name, floor) VALUES (?, ?) RETURNING id", (target, floor)).fetchall()
         for place, name in _namespaces_of(execute, source):
@@ -332,8 +331,8 @@ class SqliteStore(SqliteEntries):
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
     ) -> StorePlan[Work, Any, Swapped]:
-        # A caller that expects an empty cell is often wrong, and a read, which does not wait, is enough to refuse it.
-        # A caller with a token has seen the cell, and its request goes to the writer at once.
+        # A caller that expects no cell is often wrong, and a read, which never waits, is enough to refuse it. A caller
+        # with a token has seen the cell, so its request goes directly to the writer.
         reply = partial(_reply_if_settled, shelf, key, expected, new)
         swap = partial(_swap_cell, shelf, key, expected, new)
         swapped: Swapped = yield Work(swap, writes=True, unless=reply if expected is None else None)
@@ -341,7 +340,7 @@ class SqliteStore(SqliteEntries):
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Work, Any, Mapping[str, Cell]]:
         read = partial(_read_cells, shelf, keys)
-        # A read of one cell is one statement, which needs no transaction around it.
+        # Reading one cell is one statement, which needs no transaction.
         cells: Mapping[str, Cell] = yield Work(read, unless=read if len(keys) == 1 else None)
         return cells
 
@@ -350,7 +349,7 @@ class SqliteStore(SqliteEntries):
         self, execute: Execute, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> list[tuple[str, Cell]]:
         if not after and prefix[:1] != MARK:
-            after = PAST  # what tenants share comes first
+            after = PAST  # the shared cells of tenants sort first
         rows = execute(
             f"SELECT c.key, {OF_CELL_WITHOUT_BODY} FROM {ON_SHELF} AND c.key >= ? AND c.key < ? AND c.key IS NOT ? "
             "ORDER BY c.key LIMIT ?",
@@ -382,7 +381,7 @@ class SqliteStore(SqliteEntries):
 
 
 def _of_tenant(column: str, tenant: str) -> tuple[str, Sequence[str]]:
-    """Return the condition that a name is of a tenant's, and its parameters."""
+    """Return the SQL condition for names of a tenant, and its parameters."""
     if tenant:
         return f"{column} >= ? AND {column} < ?", bounds_of(tenant)
     return f"({column} < ? OR {column} >= ?)", (MARK, PAST)
@@ -421,10 +420,10 @@ def _read_threads(page: Page, tenant: str, execute: Execute) -> list[Listed]:
         if not (isinstance(name, str) and isinstance(at, str) and isinstance(rough, str)):
             if not page.tolerant:
                 raise CorruptStore(f"the name or the time of a thread is damaged: {name!r:.300}, {at!r:.100}")
-            _log.warning("a thread is not listed, as its name or time is damaged: %r, %r", name, at)
+            _log.warning("a thread is not listed because its name or time is damaged: %r, %r", name, at)
             continue
         if len(found) >= page.limit and rough[:TENS] != tens:
-            break  # those of the last ten seconds are all there, in whichever order the index has them
+            break  # all threads of the last ten seconds are read; the index does not order them
         if after is None or ((at, name) > after if oldest_first else (at, name) < after):
             found.append((at, name, thread))
             tens = rough[:TENS]
@@ -433,14 +432,14 @@ def _read_threads(page: Page, tenant: str, execute: Execute) -> list[Listed]:
 
 
 def has_index(execute: Execute) -> bool:
-    """Return whether there is an index of threads: not in a store of an earlier Keel that is only read."""
+    """Return whether there is an index of threads; old read-only stores have none."""
     return bool(execute("SELECT 1 FROM sqlite_master WHERE name = 'thread_index'").fetchone())
 
 
 def _threads_from(page: Page, tenant: str, by_index: bool, execute: Execute) -> Iterator[tuple[int, Any, Any]]:
-    """Yield threads, those of the last ten seconds first: id, name, and the time of a put in the same ten seconds.
+    """Yield the id, name and rough time of threads, newest or oldest first.
 
-    With a place, those of its ten seconds and before; or the oldest first, and those after.
+    Times are exact to ten seconds. With `page.after`, start with the ten seconds of that place.
     """
     after, terms, oldest_first = page.after, page.terms, page.oldest_first
     of_tenant, bounds = _of_tenant("i.name", tenant)
@@ -453,7 +452,7 @@ def _threads_from(page: Page, tenant: str, by_index: bool, execute: Execute) -> 
     place = [after[0][:TENS] + beyond] if after else ()
     parameters = (*bounds, *(term for term in terms for _ in "12"), *place)
     if terms:
-        # Most are found at once by the index on times, and few by reading all: the other way it would take 150 ms.
+        # Frequent terms are found quickly by the index on times, rare ones by reading all: the reverse takes 150 ms.
         limited = f"{query.replace('{indexed}', 'NOT INDEXED')} LIMIT ?"
         found = execute(limited, (*parameters, FEW + 1)).fetchall()
         if len(found) <= FEW:
@@ -477,16 +476,16 @@ def _info(execute: Execute, thread: int, name: str, updated_at: str) -> Listed:
     info = replace(info, latest=row[1])
     try:
         return info, entry_of(row, name, "", RefTable(read_slots(execute, place.namespace)))
-    except CorruptStore as error:  # whoever reads the thread is told, and nobody else
+    except CorruptStore as error:  # only a read of the thread itself raises
         _log.warning("a thread is listed without its latest checkpoint: %s", error)
         return info, None
 
 
-# -- what is removed or copied -----------------------------------------------------------------------------------------
+# -- removing and copying ----------------------------------------------------------------------------------------------
 
 
 def _namespaces_of(execute: Execute, thread_id: str) -> list[tuple[Place, str]]:
-    """Return the namespaces of a thread: the place and the name of each."""
+    """Return the place and name of each namespace of a thread."""
     rows = execute(
         "SELECT t.id, n.id, n.name FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? ORDER BY n.id",
         (thread_id,),
@@ -521,7 +520,7 @@ def _remove_rows(thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], 
         for channel, slot in read_slots(execute, place.namespace).items():
             base, end = span(slot.id)[0], graph.ends.get((name, channel), 0)
             shown = live.get((name, channel), ())
-            # Before rows are deleted, as the numbers of their items must never be used again.
+            # Before rows are deleted: the numbers of their items must never be reused.
             execute("UPDATE channels SET floor = max(floor, ?) WHERE id = ?", (end, slot.id))
             rows = execute("SELECT key, count FROM items WHERE key >= ? AND key < ?", (base, base + end)).fetchall()
             for key, count in rows:
@@ -545,7 +544,7 @@ def _delete_thread(execute: Execute, thread_id: str) -> None:
 
 
 def _delete_cells(execute: Execute, thread_id: str) -> None:
-    """Delete the cells of a thread, and of the shared ones those that it wrote."""
+    """Delete the cells of a thread, and the shared cells that it wrote."""
     on_shelves = "shelf IN (SELECT id FROM shelves WHERE thread = ?)"
     execute(f"DELETE FROM cells WHERE {on_shelves}", (thread_id,))
     execute(f"DELETE FROM cells WHERE origin = ? AND {on_shelves}", (thread_id, EVERYBODY))
@@ -569,9 +568,9 @@ def _delete_all(tenant: str, limit: int, execute: Execute) -> int:
 
 
 def _copy_namespace(execute: Execute, place: Place, name: str, thread: int, upto: int | None) -> None:
-    """Copy a namespace to another thread: all of it, or its entries up to a key with their items."""
+    """Copy a namespace to another thread: all of it, or its entries up to a key."""
     first, last = span(place.thread)
-    # Entries of subgraphs have an index of their own.
+    # Entries of subgraphs have their own index.
     chosen = f"{'e.nested AND ' if place.nested else ''}e.namespace = ? AND e.key BETWEEN ? AND ?"
     part = (place.namespace, first, last if upto is None else upto)
     if upto is not None and not execute(f"SELECT 1 FROM entries e WHERE {chosen}", part).fetchone():
@@ -590,7 +589,7 @@ def _copy_namespace(execute: Execute, place: Place, name: str, thread: int, upto
         f"SELECT ?, b.checkpoint, b.mark, b.task, b.path, b.body FROM {batches} ORDER BY b.key",
         (new, *of_batches),
     )
-    shown: dict[int, int] = {}  # by slot, the number after the last item that the entries show
+    shown: dict[int, int] = {}  # by slot, the number after the last item that the entries use
     if upto is not None:
         for (refs,) in execute(f"SELECT e.refs FROM entries e WHERE {chosen}", part).fetchall():
             for slot, _, *runs in PLAIN.unpack(open_frame(refs)):
@@ -599,7 +598,7 @@ def _copy_namespace(execute: Execute, place: Place, name: str, thread: int, upto
 
 
 def _copy_channels(execute: Execute, source: int, target: int, ends: Mapping[int, int] | None) -> None:
-    """Copy channels with their items: all, or those whose slots are in `ends`, up to there."""
+    """Copy channels with their items: all, or those in `ends`, up to that number."""
     channels = execute("SELECT id, slot, name, floor FROM channels WHERE namespace = ?", (source,)).fetchall()
     for old, slot, name, floor in channels:
         if ends is not None and slot not in ends:
@@ -631,7 +630,7 @@ def _cell_of(token: str, header: bytes, body: bytes, origin: str, expires: Any, 
 
 
 def find_statement(shelf: int | None, search: Search) -> tuple[str, dict[str, Any]]:
-    """Return the statement of a search, and its parameters."""
+    """Return the SQL of a search, and its parameters."""
     prefix, after = search.prefix, search.after
     head = head_blocks(prefix)
     values: dict[str, Any] = {"shelf": shelf, "head": head, "limit": search.limit}
@@ -654,7 +653,7 @@ def find_statement(shelf: int | None, search: Search) -> tuple[str, dict[str, An
 def _reply_if_settled(
     shelf: Shelf, key: str, expected: str | None, new: Cell | None, execute: Execute
 ) -> Swapped | None:
-    """Return the reply to a swap that changes nothing; `None` for one that has to write."""
+    """Return the reply to a swap that changes nothing; `None` if the swap must write."""
     current = _read_cell(execute, shelf, key)
     decision = ruling(current, expected, new)
     if decision == "write":
@@ -673,7 +672,7 @@ def _swap_cell(shelf: Shelf, key: str, expected: str | None, new: Cell | None, e
     if number is None:
         sql = "INSERT INTO shelves (thread, kind) VALUES (?, ?) RETURNING id"
         ((number,),) = execute(sql, _names(shelf)).fetchall()
-    # A row that is there is changed in place: a new one would change the index of keys as well.
+    # An existing row is updated in place: a new row would also change the index of keys.
     execute(
         "INSERT INTO cells (shelf, key, token, origin, expires_at, rank, marks, header, body) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "

@@ -63,7 +63,7 @@ _UNNAMED = (
     "not allowed here, as it is neither annotated nor listed: annotate the graph's state with it, or add it to the "
     "serializer's types=[...], as {}"
 )
-_ABSENT = "this program has no such class: import its module before reading, or pass it in types=[...]"
+_ABSENT = "this program has no such class: import its module before reading, or add it to types=[...]"
 _ABSENT_IN_MAIN = (
     "it was defined in the script or notebook that stored it, and this program has no such class: define it in a "
     "module that both import, and store the thread again; or pass it in types=[...]"
@@ -83,7 +83,7 @@ _MAIN = (
 )
 
 _NAMED_BY_NOTHING = (
-    "{0} is stored, and nothing names it: other processes, and this one after a restart, cannot read "
+    "{0} is stored, but is not on the allow-list: other processes, and this one after a restart, cannot read "
     "it. Annotate the graph's state with {1} itself (a base class is not enough), or add it to the saver's types=[...]"
 )
 

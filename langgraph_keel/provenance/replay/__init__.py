@@ -1,1 +1,1 @@
-"""A thread run once more, and compared with what it was."""
+"""Replays: a thread is run again and compared with its record."""

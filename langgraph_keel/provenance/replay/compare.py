@@ -1,6 +1,7 @@
-"""Where two states differ, apart from times, marks, and ids of messages and calls that are renamed consistently.
+"""Compares two states, ignoring times, marks and consistently renamed ids.
 
-All else is equal to the byte, or a difference: 1 is not 1.0, and a tuple is not a list.
+The renamed ids are those of messages and calls. Everything else must be equal to the byte: 1 differs from 1.0, and a
+tuple from a list.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from langgraph_keel.provenance.records import ModelCall
 from langgraph_keel.provenance.replay.history import History
 
 LONGEST = 160
-"""Most characters that are shown of a value."""
+"""Maximum characters shown of a value."""
 NEXT = "next"
-"""The field that says which nodes come next."""
+"""The field with the next nodes."""
 RANDOM = frozenset(
     {
         *("id", "call_id", "response_id", "request_id"),
@@ -34,24 +35,24 @@ RANDOM = frozenset(
         *("total_time", "prompt_time", "completion_time", "queue_time"),  # Groq
         *("ResponseMetadata", "metrics", "headers"),  # Bedrock, of the HTTP response; OpenAI
         *("__gemini_function_call_thought_signatures__", "thought_signature", "encrypted_content"),
-        "keel_replay",  # the mark on results of tools that a ledger has given
+        "keel_replay",  # the mark on tool results from a ledger
     }
 )
-"""Keys of what providers and Keel say about a message, at any depth, that are another each time by nature."""
+"""Keys of message metadata, at any depth, whose values always differ."""
 _UNSTREAMED = ("usage_metadata", "token_usage", "usage", "model")
-"""What some providers say only of an answer that was not streamed: compared if both sides say it."""
+"""Keys that some streamed answers lack: compared only if both sides have them."""
 
 FIELDS = (
     "provider", "model", "seed", "temperature", "top_p", "max_tokens", "stop", "parameters", "tools", "system_hash",
     "prompt_hash", "served_model", "system_fingerprint", "finish_reason", "answer_hash",
 )  # fmt: skip
-"""What is compared, causes first."""
+"""The fields of a model call that are compared, causes first."""
 BOUND = ("model", "seed", "temperature", "top_p", "max_tokens")
-"""Parameters that can be handed to the graph's models by its config."""
+"""Parameters that the config can pass to the graph's models."""
 
 
 class Nothing:
-    """Stands for a value that one side does not have."""
+    """The placeholder for a value that one side does not have."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -63,14 +64,14 @@ NOTHING = Nothing()
 @publish
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not as it was recorded.
+    """One difference from the record.
 
     Attributes:
         step: The step of the root graph.
-        field: What differs, such as `"messages[3].content"`, `"system_hash"` or `"tool search"`.
-        recorded: What it was, shortened.
-        replayed: What it is now, shortened.
-        node: Of a model's call, the node that called, with those of the graphs around it.
+        field: The differing field, such as `"messages[3].content"`, `"system_hash"` or `"tool search"`.
+        recorded: The recorded value, shortened.
+        replayed: The value in the replay, shortened.
+        node: For a model call, the calling node, after the nodes of the graphs around it.
     """
 
     step: int
@@ -80,13 +81,13 @@ class Difference:
     node: str = ""
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Return the difference as one line."""
         node = f", node {self.node!r}" if self.node else ""
         return f"step {self.step}{node}: {self.field}: was {self.recorded}, now {self.replayed}"
 
 
 def show(value: Any) -> str:
-    """Return a value as a difference shows it."""
+    """Return the shortened text of a value."""
     if isinstance(value, BaseMessage):
         parts = {"type": value.type, "name": value.name, "content": value.content}
         parts["calls"] = [call["name"] for call in getattr(value, "tool_calls", ())]
@@ -96,22 +97,22 @@ def show(value: Any) -> str:
 
 
 def state_of(values: Mapping[str, Any], ignore: Collection[str] = ()) -> dict[str, Any]:
-    """Return what of a checkpoint's channels is compared: the nodes that come next in one field."""
+    """Return the channels to compare, with the next nodes in one field."""
     nodes = sorted(name.removeprefix(BRANCH_TO) for name in values if name.startswith(BRANCH_TO))
     rest = {name: value for name, value in values.items() if not name.startswith(BRANCH_TO) and name not in ignore}
     return rest if NEXT in rest else {**rest, NEXT: nodes}
 
 
 class Names:
-    """Which id of the replay stands for which recorded one."""
+    """A mapping between recorded ids and those of the replay."""
 
     def __init__(self) -> None:
         self._now: dict[Any, Any] = {}
         self._was: dict[Any, Any] = {}
 
     def are_same(self, was: Any, now: Any) -> bool:
-        """Return whether two ids may be the same one, which they are from then on."""
-        # What was put as it is has its own ids. And one without gets one from whoever comes first.
+        """Return whether two ids can correspond; if so, they correspond from now on."""
+        # Copied checkpoints keep their ids, and a message without an id may get one later.
         if was == now or was is None or now is None:
             return True
         if self._now.get(was, now) != now or self._was.get(now, was) != was:
@@ -120,7 +121,7 @@ class Names:
         return True
 
     def now(self, was: Any) -> Any:
-        """Return what stands for a recorded value."""
+        """Return the replay's id for a recorded one, or the value itself."""
         try:
             return self._now.get(was, was)
         except TypeError:
@@ -131,7 +132,7 @@ class Comparison:
     """Compares the states of one replay, in order."""
 
     def __init__(self, packed: Callable[[Any], bytes], limit: int) -> None:
-        self._packed = packed  # returns a value as it is stored, for values of unknown classes
+        self._packed = packed  # returns the stored form of a value, for values of unknown classes
         self._limit = limit
         self._names = Names()
         self._found: list[tuple[str, Any, Any]] = []
@@ -140,13 +141,13 @@ class Comparison:
     def differences(
         self, step: int, was: Mapping[str, Any], now: Mapping[str, Any], starts: Mapping[str, int] | None = None
     ) -> list[Difference]:
-        """Return where two states differ, as far as the limit."""
+        """Return the differences of two states, up to the limit."""
         self._found, self._starts = [], starts or {}
         self._mapping("", was, now)
         found: list[Difference] = []
         for path, before, after in self._found:
             if type(before) is type(after) is str and max(len(before), len(after)) > LONGEST // 2:
-                # Of long texts, the place where they part is shown.
+                # Long texts are shown from shortly before their first difference.
                 pairs = enumerate(zip(before, after, strict=False))
                 cut = max(0, next((n for n, pair in pairs if pair[0] != pair[1]), 0) - LONGEST // 4)
                 before, after = (("..." if cut else "") + text[cut:] for text in (before, after))
@@ -184,7 +185,7 @@ class Comparison:
         return bool(self._key(was) == self._key(now))
 
     def _key(self, value: Any) -> Any:
-        """Return what is equal of equal values only: to `==`, {1} is {1.0}."""
+        """Return a key that is equal only for equal values: `==` equates {1} and {1.0}."""
         try:
             return self._packed(value)
         except ValueRefused:
@@ -221,7 +222,7 @@ class Comparison:
 
 
 def _parts(value: Any) -> dict[str, Any] | None:
-    """Return what an object is made of; `None` if nobody can tell."""
+    """Return the attributes of an object; `None` if they are unknown."""
     if isinstance(value, BaseModel):
         return {**value.__dict__, **(value.model_extra or {})}
     if is_dataclass(value):
@@ -233,7 +234,7 @@ def _parts(value: Any) -> dict[str, Any] | None:
 
 
 def _parts_of_message(message: BaseMessage) -> dict[str, Any]:
-    """Return what a message is made of, without what is another each time, and in one form, streamed or not."""
+    """Return the attributes of a message without random ones, streamed or not."""
     parts = _parts(message) or {}
     for name in ("response_metadata", "additional_kwargs"):
         parts[name] = _drop_random(parts.get(name) or {})
@@ -254,7 +255,8 @@ def _drop_random(value: Any) -> Any:
 
 
 def content_of(message: BaseMessage) -> Any:
-    """Return content without the calls that stand in `tool_calls` too; text is one string, which streams cut."""
+    """Return content without the calls of `tool_calls`, with joined text blocks."""
+    # Streams split text into blocks.
     if not isinstance(message.content, list):
         return message.content
     calls = {call["id"] for call in getattr(message, "tool_calls", ())}
@@ -271,7 +273,7 @@ def _block(block: Any) -> Any:
         return block
     if block.keys() <= {"type", "text", "id", "index"} and isinstance(block.get("text"), str):
         return block["text"]
-    # The id of a block is random, but of one that is named by its id (a file that was uploaded), or says nothing else.
+    # The id of a block is random, except for a block that refers to an uploaded file or has nothing else.
     is_named = block.get("source_type") == "id" or block.keys() <= {"type", "id", "index"}
     left_out = {"index"} if is_named else {"index", "id"}
     return {key: part for key, part in block.items() if key not in left_out}
@@ -289,13 +291,13 @@ _Facts: TypeAlias = tuple[Any, ...]
 
 
 def find_agreed(calls: Sequence[ModelCall]) -> dict[str, Any]:
-    """Return the parameters in which all calls agree, and say something."""
+    """Return the parameters that have the same value in all calls."""
     found = {name: {getattr(call, name) for call in calls} for name in BOUND}
     return {name: values.pop() for name, values in found.items() if len(values) == 1 and values != {None}}
 
 
 def find_declared(graph: Any) -> set[str]:
-    """Return the ids of the `ConfigurableField`s that the nodes of a graph and of its subgraphs show."""
+    """Return the `ConfigurableField` ids declared in a graph and its subgraphs."""
     graphs = [graph, *(inner for _, inner in graph.get_subgraphs(recurse=True))]
     nodes = [node for each in graphs for node in getattr(each, "nodes", {}).values()]
     return {spec.id for node in nodes for spec in node.bound.config_specs}
@@ -307,9 +309,9 @@ def compare_calls(
     was: tuple[History, Sequence[ModelCall]],
     now: tuple[History, Sequence[ModelCall]],
 ) -> tuple[list[Difference], list[int]]:
-    """Return where calls differ, in the order of the steps; and the steps of runs without any recorded call."""
+    """Return the differences of calls, and the steps of runs without recorded calls."""
     # `run_of` maps each step of both sides, in ascending order, to the number of its run. With `durability="exit"` a
-    # step includes those before it. In the steps of `again`, a task failed or asked a question, and was run again.
+    # step includes those before it. In the steps of `again`, a task failed or asked a question, and ran again.
     before, after = (_group_calls(list(run_of), *side) for side in (was, now))
     recorded = {run_of[group[0]] for group in before}
     groups = sorted({*before, *after}, key=lambda group: (group[0], group[2] or 0, group[1]))
@@ -321,7 +323,7 @@ def compare_calls(
 
 
 def _group_calls(steps: Sequence[int], history: History, calls: Sequence[ModelCall]) -> dict[_Group, list[ModelCall]]:
-    """Return the calls that were answered, per step and node, in their order."""
+    """Return the answered calls per step and node, in their order."""
     groups: defaultdict[_Group, list[ModelCall]] = defaultdict(list)
     for call in sorted(calls, key=lambda each: (history.path(each.task_id), each.started_at)):
         step = _step_of(call, history)
@@ -345,8 +347,8 @@ def _facts_of(call: ModelCall) -> _Facts:
 def _compare_group(
     group: _Group, was: Sequence[ModelCall], now: Sequence[ModelCall], is_again: bool
 ) -> Iterable[Difference]:
-    """Compare the calls that are not on both sides, in their order: those in parallel come in any."""
-    # A task that runs again makes its calls again; how often is not the same if it does not fail this time.
+    """Compare the calls that differ between both sides; parallel calls have no order."""
+    # A task that runs again repeats its calls, so their number differs if it does not fail this time.
     is_again = is_again or any(call.attempt > 1 for call in (*was, *now))
     mine, its = (
         Counter({_facts_of(call): 1 for call in side} if is_again else map(_facts_of, side)) for side in (was, now)

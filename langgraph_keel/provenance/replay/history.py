@@ -1,6 +1,7 @@
-"""A thread as it was written: the trunk of its root graph, who was asked what, and what the runs were given.
+"""The recorded history of a thread: its trunk, questions, answers and inputs.
 
-Task ids are hashes of checkpoint ids, so a replay has others. A task is recognized by its place, which has no ids.
+Task ids are hashes of checkpoint ids, so a replay has different ones. A task is identified by its place, which has no
+ids.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from langgraph_keel.tools.ledger import read_ledger
 
 ASKED, ANSWERED, FAILED = INTERRUPT, RESUME, ERROR
 NO_RESULTS = frozenset({*WRITES_IDX_MAP, ERROR_SOURCE_NODE})
-"""What a task may leave that is not done."""
+"""The channels to which an unfinished task may have written."""
 
 
 class Place(NamedTuple):
-    """Where a task stands in a thread, without ids: the same in a replay."""
+    """The place of a task in a thread, without ids, so it is the same in a replay."""
 
     namespace: str
     step: int
@@ -49,28 +50,28 @@ class RecordedCheckpoint:
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The checkpoint's id."""
         return str(self.address.checkpoint_id)
 
     @property
     def root(self) -> str:
-        """The id of the root graph's checkpoint whose step it belongs to."""
+        """The id of the root checkpoint to whose step it belongs."""
         return str(root_of(self.address, self.metadata) or "")
 
     @property
     def has_failed(self) -> bool:
-        """Whether a task of the step that began here has failed."""
+        """Whether a task of the step that started here has failed."""
         return any(channel == FAILED for _, channel, _ in self.writes)
 
     @property
     def command_writes(self) -> list[tuple[str, Any]]:
-        """What a caller has written here with a `Command`, besides answers."""
+        """The caller's writes with a `Command`, except answers."""
         ours = [(channel, value) for task, channel, value in self.writes if task == NULL_TASK_ID]
         return [(channel, value) for channel, value in ours if channel not in WRITES_IDX_MAP]
 
 
 class History:
-    """All checkpoints of a thread, in the order in which they were put."""
+    """All checkpoints of a thread, in the order in which they were stored."""
 
     def __init__(self, thread_id: str, checkpoints: Sequence[RecordedCheckpoint], paths: Mapping[str, str]) -> None:
         self.thread_id = thread_id
@@ -92,10 +93,10 @@ class History:
         return self._at.get(Address(self.thread_id, namespace, checkpoint_id))
 
     def trunk(self, head: str | None, start: str | None) -> list[RecordedCheckpoint]:
-        """Return the way from a checkpoint to the one that was put last of those that come from it."""
+        """Return the checkpoints from a start to the head, or to its last descendant."""
         end = head
         if start is not None:
-            after = {start: None}  # in order
+            after = {start: None}  # descendants, in order
             for checkpoint in self.checkpoints:
                 if not checkpoint.address.checkpoint_ns and checkpoint.parent in after:
                     after[checkpoint.id] = None
@@ -104,7 +105,7 @@ class History:
         for checkpoint_id in walk_back(end, self._origins):
             checkpoint = self._roots[checkpoint_id]
             is_twin = self._origins[checkpoint_id] != checkpoint.parent
-            if not is_twin or checkpoint.id == start:  # what it is a twin of stands for a twin
+            if not is_twin or checkpoint.id == start:  # a twin is skipped: its original is on the way
                 way.append(checkpoint)
             if checkpoint.id == start:
                 break
@@ -116,7 +117,7 @@ class History:
     # -- places ------------------------------------------------------------------------------------------------
 
     def place(self, checkpoint: RecordedCheckpoint, task_id: str) -> Place:
-        """Return where a task stands that began at a checkpoint."""
+        """Return the place of a task that started at a checkpoint."""
         parts = (each.partition(NS_END) for each in checkpoint.address.checkpoint_ns.split(NS_SEP) if each)
         where = NS_SEP.join(f"{name}{NS_END}{self._paths.get(task, '')}" for name, _, task in parts)
         return Place(where, checkpoint.step, self._paths.get(task_id, ""))
@@ -126,7 +127,7 @@ class History:
         return self._paths.get(task_id, "")
 
     def root_step(self, namespace: str, checkpoint_id: str | None) -> int | None:
-        """Return the step of the root graph in which a checkpoint was made; `None` if it is gone."""
+        """Return the root graph's step of a checkpoint; `None` if it was removed."""
         checkpoint = self.at(namespace, checkpoint_id)
         if checkpoint is None or not namespace:
             return checkpoint.step if checkpoint else None
@@ -140,14 +141,14 @@ class History:
             yield from ((checkpoint, task, channel, value) for task, channel, value in checkpoint.writes)
 
     def pending(self, root: str) -> dict[str, tuple[Place, int]]:
-        """Return the questions that the root graph waits for at a checkpoint: by their ids, who asks, and which one."""
+        """Return pending questions by id: the asking task's place, and its answer count."""
         answers = self.answers(root)
         waiting = self._waiting(root)
         asked: dict[str, Place] = {}
         for checkpoint, task, channel, value in self._within(root):
             for question in value if channel == ASKED else ():
                 place = self.place(checkpoint, task)
-                # A question in a subgraph is stored with each task around it too; the innermost asks it.
+                # A question in a subgraph is also stored with each task around it; the innermost task asks it.
                 if question.id in waiting and len(place.namespace) >= len(asked.get(question.id, ("",))[0]):
                     asked[question.id] = place
         return {name: (place, len(answers.get(place, ()))) for name, place in asked.items()}
@@ -160,23 +161,23 @@ class History:
         return {question.id for questions in asked for question in questions}
 
     def questions(self, root: str) -> list[Any]:
-        """Return what is asked at a checkpoint."""
+        """Return the pending questions at a checkpoint."""
         waiting, checkpoint = self._waiting(root), self.root(root)
         values = [value for _, channel, value in (checkpoint.writes if checkpoint else ()) if channel == ASKED]
         return [question.value for asked in values for question in asked if question.id in waiting]
 
     def was_asked(self, root: str) -> bool:
-        """Return whether anybody was asked anything at a checkpoint, answered or not."""
+        """Return whether a question was asked at a checkpoint, answered or not."""
         checkpoint = self.root(root)
         return any(channel == ASKED for _, channel, _ in (checkpoint.writes if checkpoint else ()))
 
     def was_left(self, root: str | None) -> bool:
-        """Return whether a task has failed or asked at a checkpoint, and so was run again if the step was made."""
+        """Return whether a task at a checkpoint failed or asked, and so had to run again."""
         checkpoint = self.root(root)
         return checkpoint is not None and (checkpoint.has_failed or self.was_asked(checkpoint.id))
 
     def answers(self, root: str) -> dict[Place, list[Any]]:
-        """Return the answers that each task of a root checkpoint's step was given, in order."""
+        """Return the answers to each task of a root checkpoint's step, in order."""
         found: dict[Place, list[Any]] = {}
         for checkpoint, task, channel, value in self._within(root):
             if channel == ANSWERED and task != NULL_TASK_ID:
@@ -188,7 +189,7 @@ class History:
         return {self.place(checkpoint, task): task for checkpoint, task, _, _ in self._within(root)}
 
     def last_answer(self, root: str) -> list[Any]:
-        """Return the answer that came last, if it stands with no task: the run has ended before one took it."""
+        """Return the last answer if its run ended before a task took it, as a list."""
         checkpoint = self.root(root)
         taken = [answers[-1] for answers in self.answers(root).values() if answers]
         last = [v for task, c, v in (checkpoint.writes if checkpoint else ()) if (task, c) == (NULL_TASK_ID, ANSWERED)]
@@ -196,11 +197,11 @@ class History:
 
 
 def read_history(session: Session, thread_id: str) -> Plan[History]:
-    """Read a thread's headers and writes, no values. Two trips a page."""
+    """Read a thread's headers and writes, without values. Two trips a page."""
     found = yield from read_entries(session, Query(thread_id))
     paths: dict[str, str] = {}
     for _, batches in found:
-        # A task that an update stands in for has its own path elsewhere.
+        # A task whose writes come from an update has its own path in another batch.
         paths |= {batch.task_id: batch.task_path for batch in batches if batch.task_path}
     checkpoints: list[RecordedCheckpoint] = []
     for entry, batches in found:
@@ -213,11 +214,11 @@ def read_history(session: Session, thread_id: str) -> Plan[History]:
 
 
 Outcomes: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""What tasks have left where their step did not end, by their paths: an `error`, a `question`, or nothing."""
+"""Outcomes of tasks in an unfinished step, by path: `error`, `question` or empty."""
 
 
 def find_outcomes(history: History, root: str) -> Outcomes:
-    """Return how the tasks of a root checkpoint's step stand that are not done, by their paths."""
+    """Return the outcomes of unfinished tasks of a root checkpoint's step, by path."""
     found = ((path, _outcome(left)) for path, left in _last_writes(history, root).items() if left.keys() <= NO_RESULTS)
     return {path: outcome for path, outcome in found if outcome}
 
@@ -231,32 +232,32 @@ def _last_writes(history: History, root: str) -> Mapping[str, dict[str, Any]]:
 
 
 def _outcome(left: Mapping[str, Any]) -> dict[str, Any]:
-    # One that has failed and was resumed may ask by then; one that was answered may have failed on that.
+    # A resumed task that had failed may now ask; an answered task may have failed on the answer.
     if ASKED in left and not (FAILED in left and ANSWERED in left):
         return {"question": [question.value for question in left[ASKED]]}
     error = str(left.get(FAILED, "")).partition("(")[0]  # stored as its `repr`
-    # This error comes from the saver, not from the graph, and a replay ignores drift.
+    # `DriftDetected` comes from the saver, not from the graph, and a replay ignores drift.
     return {"error": error} if error not in ("", DriftDetected.__name__) else {}
 
 
 def find_questions(history: History, root: str) -> Outcomes:
-    """Return the last question of each task in a root checkpoint's step, answered or not, by the task's path."""
+    """Return the last question of each task of a root checkpoint's step, by path."""
     found = ((path, left[ASKED]) for path, left in _last_writes(history, root).items() if ASKED in left)
     return {path: {"question": [question.value for question in asked]} for path, asked in found}
 
 
 class Recall:
-    """Finds what the runs of the original were given besides their inputs: answers, and updates by `Command`."""
+    """Finds the answers and `Command` updates that the original's runs were given."""
 
     def __init__(self, history: History, taken: Mapping[str, Collection[int]]) -> None:
         self._history = history
-        # Per task, the places in its list of answers of those that tools have used: in a replay the ledger answers.
+        # Per task, the indexes of answers that tools used: in a replay, the ledger answers these tools.
         self._taken = taken
         self._done: set[str] = set()
 
     @classmethod
     def read(cls, session: Session, history: History, allowed: Collection[str]) -> Plan[Recall]:
-        """Read what the ledger says of answers; tools that are allowed to run ask again."""
+        """Read from the ledger which answers tools used; allowed tools ask again."""
         taken: defaultdict[str, set[int]] = defaultdict(set)
         for record in (yield from read_ledger(session, history.thread_id)).values():
             if record.tool not in allowed:
@@ -264,14 +265,14 @@ class Recall:
         return cls(history, taken)
 
     def find_command(self, before: RecordedCheckpoint) -> Any:
-        """Return what was written at a checkpoint by `Command`, as one; `None` if nothing was, or it is done."""
+        """Return the `Command` updates at a checkpoint as one command, the first time."""
         if not before.command_writes or before.id in self._done:
             return None
         self._done.add(before.id)
         return _command(update=before.command_writes)
 
     def find_answers(self, before: RecordedCheckpoint, asked: Mapping[str, tuple[Place, int]]) -> Any:
-        """Return the next answers to the questions of a step, as a command; `None` if they are not recorded."""
+        """Return a command with the next answers to questions; `None` if not recorded."""
         tasks, answers = self._history.tasks(before.id), self._history.answers(before.id)
         for place, all_given in answers.items():
             taken = self._taken.get(tasks[place], ())
@@ -287,6 +288,6 @@ class Recall:
 
 
 def _command(**parts: Any) -> Any:
-    from langgraph.types import Command  # not with Keel: it takes as long to import as all of Keel's core
+    from langgraph.types import Command  # not at the top: it takes as long to import as all of Keel's core
 
     return Command(**parts)

@@ -1,7 +1,7 @@
-"""Would it happen again? A thread is run once more in a fork, as it was run before, and compared step by step.
+"""Runs a thread again in a fork, and compares it with the record step by step.
 
-A plan (`engine.plan`) whose requests are those of the store and `Play`, which runs the graph. It follows the trunk of
-the root graph, and goes one step past its end if the record has begun one there that failed, or asks.
+A replay is a plan (`engine.plan`) with requests to the store and `Play`, which runs the graph. It follows the trunk of
+the root graph, and one unfinished step after its end if tasks there failed or wait.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _ADDRESS = ("thread_id", "checkpoint_ns", "checkpoint_id", CONFIG_KEY_CHECKPOINT
 
 _OWN = ("source", "step", "parents", "writes", "run_id", "thread_id", "graph_version")
 _OWN_PREFIXES = (*METADATA_PREFIXES, "keel_")
-"""Keys of a checkpoint's metadata that are not from the caller's config."""
+"""Prefixes of metadata keys that do not come from the caller's config; see `_OWN`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be replayed, and how; see `saver.provenance.replay`."""
+    """The arguments of a replay; see `saver.provenance.replay`."""
 
     source: str
     start: str | None
@@ -73,14 +73,14 @@ class Order:
 
 
 def check_order(config: Mapping[str, Any], configurable: Mapping[str, Any] | None, **given: Any) -> Order:
-    """Return the order of a replay, checked; `given` are its other fields."""
+    """Return the validated order of a replay; `given` has its other fields."""
     address = address_of(config)
     if address.checkpoint_ns:
-        raise InvalidInput(f"a root graph is replayed, with its subgraphs; not {address.checkpoint_ns!r} alone")
+        raise InvalidInput(f"replay needs the config of a root graph, not of the subgraph {address.checkpoint_ns!r}")
     if not isinstance(given["limit"], int) or given["limit"] < 1:
         raise InvalidInput(f"limit={given['limit']!r}: use a whole number above 0")
     if isinstance(given["inputs"], (str, Mapping)):
-        raise InvalidInput("inputs is a list: what each run was given")
+        raise InvalidInput("inputs must be a list with one input or answer for each run")
     wanted = {name: value for name, value in config["configurable"].items() if name not in _ADDRESS}
     names = {"allow_tools": texts_of(given["allow_tools"], "tool"), "ignore": texts_of(given["ignore"], "channel")}
     return Order(
@@ -93,11 +93,11 @@ def check_order(config: Mapping[str, Any], configurable: Mapping[str, Any] | Non
 
 
 class _Ended(Exception):
-    """The comparison cannot go on: the record does not say what is needed."""
+    """The comparison cannot continue, because the record is incomplete."""
 
 
 class _Differs(Exception):
-    """The replay cannot go on: it goes another way than the record."""
+    """The replay cannot continue, because it took another path than the record."""
 
     def __init__(self, difference: Difference) -> None:
         super().__init__(str(difference))
@@ -127,10 +127,10 @@ class Replayer:
         self._ended: str | None = None
         self._error: Exception | None = None
         self._left: list[RecordedCheckpoint] = []
-        self._bound: dict[str, Any] = {}  # recorded parameters that models are given by the config
+        self._bound: dict[str, Any] = {}  # recorded parameters that the config passes to models
 
     def replay(self) -> Plan[Replay]:
-        """Replay the thread; return the verdict."""
+        """Replay the thread and return the verdict."""
         self._was = yield from read_history(self._session, self._order.source)
         found = yield from self._session.store.read_entry(Address(self._order.source))
         self._trunk = self._was.trunk(found.entry.address.checkpoint_id if found else None, self._order.start)
@@ -155,7 +155,7 @@ class Replayer:
         return result
 
     def _begin(self) -> Plan[Any]:
-        """Begin with the first input; where that is not recorded or not wanted, with the first checkpoint."""
+        """Start with the first input if it is recorded, else with the first checkpoint."""
         first = self._trunk[0]
         is_whole = self._order.start is None and (first.source, first.step) == ("input", -1)
         is_given = self._order.start is None and first.source == "loop" and bool(self._order.inputs)
@@ -171,13 +171,13 @@ class Replayer:
         return step if step is None or call.checkpoint_ns else step + 1
 
     def _is_on(self, call: ModelCall, trunk: Collection[str], left: Collection[str]) -> bool:
-        """Return whether a call belongs to the steps that are replayed."""
+        """Return whether a call belongs to the replayed steps."""
         checkpoint = self._was.at(call.checkpoint_ns, call.checkpoint_id)
         if checkpoint is None:
             return False
         if call.checkpoint_ns:
             return checkpoint.root in trunk
-        # Of a task that has asked or failed, the record stands where the task began.
+        # The record of a waiting or failed task is stored at the checkpoint from which the task started.
         is_left_there = NS_SEP not in call.path and call.step is not None and checkpoint.step < call.step
         return checkpoint.id in (trunk if is_left_there else left)
 
@@ -204,19 +204,19 @@ class Replayer:
         return checkpoint.source == "fork" and (parent is None or parent.step != checkpoint.step)
 
     def _copy(self, checkpoint: RecordedCheckpoint) -> Plan[Any]:
-        """Put a checkpoint of `update_state` as it is: exact as long as nothing differs so far."""
+        """Copy a checkpoint of `update_state`, which is exact only if nothing differs."""
         what = f"step {checkpoint.step} was made by update_state"
         if self._found:
-            raise _Ended(f"{what}, which cannot be done again on a state that differs")
+            raise _Ended(f"{what}, which cannot be repeated on a state that differs")
         if checkpoint.metadata.get("counters_since_delta_snapshot"):
-            raise _Ended(f"{what} of a thread with delta channels, which cannot be done again")
+            raise _Ended(f"{what} of a thread with delta channels, which cannot be repeated")
         parent = self._made.get(str(checkpoint.parent))
         made = yield from self._fork.copy(checkpoint, parent)
         yield from self._compare(self._left.pop(0), made)
 
     def _go_past(self, head: RecordedCheckpoint) -> Plan[Any]:
-        """Have the runs that went on from the head go on here, until a step is made that is not recorded."""
-        # The run that made the head goes on by itself; but where that waits before a node, another one has.
+        """Continue the runs after the head, until they make a step that is not recorded."""
+        # The run that made the head continues by itself; if it stopped before a node, a later run did.
         may_resume = bool(find_outcomes(self._was, head.id))
         while not self._is_past:
             asked = yield from self._fork.pending()
@@ -229,11 +229,11 @@ class Replayer:
         self._is_through = True
 
     def _next(self, checkpoint: RecordedCheckpoint) -> Plan[Play]:
-        """Return the run that makes a checkpoint, and those after it that were made by the same one."""
+        """Return the run that makes a checkpoint and the following ones of its run."""
         before = self._was.root(checkpoint.parent)
         asked = {} if checkpoint.source != "loop" or before is None else (yield from self._fork.pending())
         if not asked and checkpoint.id in self._tried:
-            raise _Differs(Difference(checkpoint.step, "run", "it went on", "it ended"))
+            raise _Differs(Difference(checkpoint.step, "run", "continued", "ended"))
         given, addressed = None, None
         if asked and before is not None:
             given = self._find_answer(before, asked)
@@ -244,7 +244,7 @@ class Replayer:
             if addressed is None:
                 raise _Ended(f"step {checkpoint.step} is a fork of a checkpoint that was not replayed")
         elif before is None or checkpoint.step > before.step + 1:
-            given = self._next_input(f"what the run was given that made step {checkpoint.step} is not recorded")
+            given = self._next_input(f"the input of the run that made step {checkpoint.step} is not recorded")
         else:
             given = self._recall.find_command(before)
         self._tried.add(checkpoint.id)
@@ -261,7 +261,7 @@ class Replayer:
     def _next_input(self, otherwise: str) -> Any:
         for given in self._inputs:
             return given
-        raise _Ended(f"{otherwise} (durability='exit' keeps neither): pass inputs=[...], what each such run was given")
+        raise _Ended(f"{otherwise} (durability='exit' stores neither): pass inputs=[...], one for each such run")
 
     def _read_input(self, checkpoint: RecordedCheckpoint) -> Plan[Any]:
         found = yield from self._fork.read(checkpoint)
@@ -280,7 +280,7 @@ class Replayer:
         return Play(self._graph, given, config, self._until(), head, guard, order.options, order.on_step)
 
     def _until(self) -> int:
-        """Return the last step that a run is to make: of the last one, a step that is not recorded."""
+        """Return the last step to make in a run; the last run makes one unrecorded step."""
         last = self._left[0].step if self._left else self._trunk[-1].step
         for checkpoint in self._left[1:]:
             if (checkpoint.source, checkpoint.step) != ("loop", last + 1):
@@ -289,7 +289,7 @@ class Replayer:
         return last + 1
 
     def _config(self, checkpoint: RecordedCheckpoint, addressed: str | None) -> Mapping[str, Any]:
-        """Return the config of a run: the recorded parameters, and the caller's own."""
+        """Return the config of a run, from recorded and the caller's own parameters."""
         values = {**self._bound, **self._order.configurable}
         values = {name: value for name, value in values.items() if value is not None}
         values["thread_id"] = self._fork.thread_id
@@ -297,7 +297,7 @@ class Replayer:
             values["checkpoint_id"] = addressed
         scalars = {name: v for name, v in checkpoint.metadata.items() if isinstance(v, (str, int, float, bool))}
         theirs = {name: v for name, v in scalars.items() if name not in _OWN and not name.startswith(_OWN_PREFIXES)}
-        limit = self._trunk[-1].step + 25  # that of the original is not recorded; `until` is one
+        limit = self._trunk[-1].step + 25  # the original limit is not recorded; `until` ends the run anyway
         ours: RunnableConfig = {"metadata": theirs, "callbacks": [self._guard], "recursion_limit": limit}
         config = merge_configs(ours, cast(RunnableConfig, self._order.config))
         return {**config, "configurable": values}
@@ -315,12 +315,12 @@ class Replayer:
         if played.error is not None and not self._may_try_again():
             self._error = played.error
             if not self._left:
-                return  # what has failed is past the head
+                return  # the failed step is after the head
             text = f"{type(played.error).__name__}: {played.error}"
             raise _Differs(Difference(self._guard.step, "error", "none", show(text)))
 
     def _may_try_again(self) -> bool:
-        """Return whether the original has failed here too, and was resumed."""
+        """Return whether the original failed here too, and was resumed."""
         before = self._was.root(self._left[0].parent) if self._left else None
         if before is None or not before.has_failed or before.id in self._retried:
             return False
@@ -333,7 +333,7 @@ class Replayer:
         self._error = error
         if not error.is_new:
             raise _Ended(f"in step {step} {error}")
-        raise _Differs(Difference(step, f"tool {error.tool}", "not called so", f"called with {show(error.called)}"))
+        raise _Differs(Difference(step, f"tool {error.tool}", "no such call", f"called with {show(error.called)}"))
 
     def _compare(self, checkpoint: RecordedCheckpoint, made: str) -> Plan[Any]:
         self._made[checkpoint.id] = made
@@ -341,7 +341,7 @@ class Replayer:
         pair = yield from self._states.next(checkpoint.address, Address(self._fork.thread_id, "", made))
         was, now = (state_of(values, self._order.ignore) for values in (pair.was, pair.now))
         found = self._comparison.differences(checkpoint.step, was, now, pair.starts)
-        # What differed in the step before already is reported there.
+        # A difference that the previous step had too was reported there.
         differing = {(each.field, each.recorded, each.replayed): each for each in found}
         self._found += [each for key, each in differing.items() if key not in self._differing]
         self._differing = differing.keys()
@@ -355,9 +355,9 @@ class Replayer:
         ended = self._ended
         if not ended and (cached := next((call for call in calls if call.cached), None)):
             where = f"the call of a model in node {cached.node!r}, step {cached.step}"
-            ended = f"{where}, was answered by LangChain's cache: switch it off, set_llm_cache(None)"
+            ended = f"{where}, was answered by LangChain's cache: disable it with set_llm_cache(None)"
         elif not ended and (names := cached_subgraphs(self._graph)):
-            ended = f"the node cache of subgraph {names[0]!r} may have answered: compile it without"
+            ended = f"the node cache of subgraph {names[0]!r} may have answered: compile the subgraph without a cache"
         return Replay(
             source=self._order.source,
             thread_id=self._fork.thread_id if self._order.keep else None,
@@ -380,18 +380,18 @@ class Replayer:
         return compare_calls(dict(sorted(run_of.items())), again, (self._was, self._calls), (now, led))
 
     def _differences_of_tasks(self, now: History) -> Iterator[Difference]:
-        """Compare what was asked, and what tasks of the step past the head have left."""
+        """Compare questions, and the outcomes of tasks after the head."""
         for checkpoint in [checkpoint for checkpoint in self._trunk if checkpoint.id in self._made]:
             places, step = ((self._was, checkpoint.id), (now, self._made[checkpoint.id])), checkpoint.step + 1
             if checkpoint is not self._trunk[-1]:
                 was, its = starmap(find_questions, places)
-                # Of a tool's question, a replay is answered by the ledger.
+                # Only paths on both sides: in a replay, the ledger answers the questions of tools.
                 yield from self._differences_of_paths(step, was.keys() & its.keys(), was, its)
             elif self._is_through:
                 was, its = starmap(find_outcomes, places)
                 yield from self._differences_of_paths(step, was.keys() | its.keys(), was, its) if was else ()
                 if not was and (its or self._is_past or self._error):
-                    self._ended = f"the record does not say what became of step {step}"
+                    self._ended = f"the outcome of step {step} is not recorded"
 
     def _differences_of_paths(self, step: int, paths: Set[str], was: Outcomes, now: Outcomes) -> Iterator[Difference]:
         for path in sorted(paths):

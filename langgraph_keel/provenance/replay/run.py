@@ -1,4 +1,4 @@
-"""Running the graph of a replay, for some steps at a time, and the fork that these runs write to."""
+"""Runs the graph of a replay, some steps at a time, in a fork."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from langgraph_keel.tools.guard import Refused, ToolGuard
 class Played:
     """The result of a run."""
 
-    made: list[tuple[int, str]] = field(default_factory=list)  # steps and their checkpoints
+    made: list[tuple[int, str]] = field(default_factory=list)  # steps and the ids of their checkpoints
     error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Play(Call):
-    """A request: run the graph until it has made a step, and not a task further."""
+    """A request: run the graph until a step is made, without starting the next one."""
 
     graph: Any
     given: Any
     config: Mapping[str, Any]
     until: int
-    since: str | None  # the checkpoint it begins from, which LangGraph reports once more
+    since: str | None  # the checkpoint from which it starts, which LangGraph reports again
     guard: ToolGuard
     options: Mapping[str, Any]
     on_step: Callable[[int], object] | None
 
     def do(self) -> Played:
-        """Run it in this thread."""
+        """Run the graph in this thread."""
         played = Played()
         with self.guard.active(), closing(self._events(self.graph.stream)) as events:
             for event in _until_it_fails(events, played):
@@ -59,7 +59,7 @@ class Play(Call):
         return played
 
     async def ado(self) -> Played:
-        """Run it in this loop."""
+        """Run the graph in this event loop."""
         played = Played()
         with self.guard.active():
             async with aclosing(self._events(self.graph.astream)) as events:
@@ -69,12 +69,12 @@ class Play(Call):
         return played
 
     def _events(self, stream: Callable[..., Any]) -> Any:
-        # LangGraph reports a checkpoint when it is stored, and before it begins a task of the next step.
+        # LangGraph reports a checkpoint when it is stored, before it starts a task of the next step.
         return stream(self.given, self.config, stream_mode="checkpoints", durability="sync", **self.options)
 
     def _is_over(self, played: Played, event: Mapping[str, Any]) -> bool:
         if self.guard.refused:
-            return True  # the step was made without what a tool would have said
+            return True  # the step was made without a tool's result
         step, made = event["metadata"]["step"], event["config"]["configurable"]["checkpoint_id"]
         if made == self.since:
             return False
@@ -86,7 +86,8 @@ class Play(Call):
 
 
 def _keep_error(error: BaseException, played: Played) -> None:
-    """Keep what the graph has raised, but no refusal of a tool, also in a group of tasks: the guard has noted that."""
+    """Keep an exception of the graph; store errors are raised."""
+    # Refusals of tools, also in a group, are ignored: the guard has noted them.
     is_refusal = isinstance(error, BaseExceptionGroup) and error.subgroup(Refused)
     if isinstance(error, Refused) or is_refusal:
         return
@@ -111,35 +112,37 @@ async def _auntil_it_fails(events: AsyncIterator[Any], played: Played) -> AsyncI
 
 
 def cached_subgraphs(graph: Any) -> list[str]:
-    """Return the subgraphs with nodes that a cache of their own may answer: only the root graph's is switched off."""
+    """Return the subgraphs whose own cache may answer nodes."""
+    # Only the root graph's cache is disabled.
     inner = ((name, each) for name, each in graph.get_subgraphs(recurse=True) if getattr(each, "cache", None))
     return [name for name, each in inner if each.cache_policy or any(node.cache_policy for node in each.nodes.values())]
 
 
 class Fork:
-    """The thread of a replay."""
+    """The thread to which a replay writes."""
 
     def __init__(self, session: Session, thread_id: str) -> None:
         self.thread_id = thread_id
         self.head: str | None = None  # the id of its latest checkpoint
-        self.questions: Sequence[Any] = ()  # that it waits for, as far as `pending` has found out
+        self.questions: Sequence[Any] = ()  # the pending ones, as of the last call of `pending`
         self._session = session
 
     def begin_at(self, source: History, first: RecordedCheckpoint) -> Plan[None]:
-        """Begin with a recorded checkpoint, and with its history: subgraphs and delta channels need that."""
+        """Start with a recorded checkpoint and its history."""
+        # Subgraphs and delta channels need the history.
         before = {each.id for each in source.trunk(first.parent, None)} if source.root(first.parent) else set()
         inner = any(each.address.checkpoint_ns and each.id < first.id for each in source.checkpoints)
         if before or inner:
-            # What features have beside the thread is left where it is.
+            # Without hooks, so that no feature copies its cells.
             plain = replace(self._session, hooks=Hooks())
             yield from checkpoints.copy_thread(plain, source.thread_id, self.thread_id)
             yield from remove(plain, self.thread_id, partial(_choose_kept, before=before, first=first.id))
-        # Put again, without the writes of its tasks, which are to run again.
+        # Stored again without the writes of its tasks, which will run again.
         found = yield from self.read(first)
         yield from self._put(found, first.id, first.parent)
 
     def copy(self, recorded: RecordedCheckpoint, parent: str | None) -> Plan[str]:
-        """Put a recorded checkpoint as it is, under an id of its own; return that."""
+        """Store a recorded checkpoint under a new id; return the id."""
         found = yield from self.read(recorded)
         made = str(uuid6(clock_seq=recorded.step))
         yield from self._put(found, made, parent)
@@ -159,7 +162,7 @@ class Fork:
         self.head = checkpoint_id
 
     def pending(self) -> Plan[Mapping[str, tuple[Place, int]]]:
-        """Return the questions it waits for: by their ids, who asks, and how many answers that one has got."""
+        """Return pending questions by id: the asking task, and its number of answers."""
         found = yield from checkpoints.get_tuple(self._session, config_of(Address(self.thread_id, "", None), "head"))
         if found is None or not any(channel == INTERRUPT for _, channel, _ in found.pending_writes or ()):
             return {}
@@ -169,7 +172,7 @@ class Fork:
         return history.pending(head)
 
     def calls(self, old: Collection[str]) -> Plan[list[ModelCall]]:
-        """Return the calls of models that were made in it; those in `old` were copied."""
+        """Return the model calls made in the fork; those in `old` were copied."""
         stored = yield from read_calls(self._session, Query(self.thread_id))
         recorder = self._session.hooks.find(Recorder)
         waiting = recorder.find_waiting(self.thread_id) if recorder else ()
@@ -177,6 +180,6 @@ class Fork:
 
 
 def _choose_kept(nodes: Sequence[NodeAndHeader], before: Collection[str], first: str) -> set[Stamp]:
-    """Return what stays of a copy: the way to its first checkpoint, and what other graphs had done by then."""
+    """Return the entries of a copy to keep: ancestors, and earlier ones of subgraphs."""
     places = [(node.stamp, node.address.checkpoint_ns, str(node.address.checkpoint_id)) for node, _ in nodes]
     return {stamp for stamp, namespace, name in places if (name < first if namespace else name in before)}

@@ -1,4 +1,4 @@
-"""What a replay has found, as people read it."""
+"""The result of a replay, with its text and HTML forms."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from langgraph_keel.provenance.replay.compare import Difference
 @publish
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Replay:
-    """What `saver.provenance.replay` has found. It is true if everything is the same.
+    """The result of `saver.provenance.replay`, true if nothing differs.
 
     Attributes:
         source: The thread that was replayed.
-        thread_id: The thread with the replay's own checkpoints, if it was to be kept.
+        thread_id: The thread with the replay's own checkpoints, if it was kept.
         steps: How many checkpoints were compared.
-        differences: What is not as it was recorded, in the order of the steps; in a step causes come first.
+        differences: The differences from the record, in step order; within a step causes come first.
         ended: Why the comparison ended before the record did; `None` if it did not.
-        calls: The replay's own calls of models.
-        uncompared: The steps whose calls of models were not compared, for nobody has recorded them.
-        error: What the graph has raised in the replay.
+        calls: The replay's own model calls.
+        uncompared: The steps whose model calls were not compared, because none were recorded.
+        error: The exception that the graph raised in the replay.
     """
 
     source: str
@@ -38,7 +38,8 @@ class Replay:
 
     @property
     def same(self) -> bool:
-        """Whether all recorded steps were compared, also one that failed or asks in the end, and nothing differs."""
+        """Whether all recorded steps were compared and nothing differs."""
+        # A last step that failed or waits counts as recorded.
         return not self.differences and self.ended is None
 
     def __bool__(self) -> bool:
@@ -56,21 +57,21 @@ class Replay:
         compared = f"{count_of(self.steps, 'step')}, {count_of(len(self.calls), 'call')} of models"
         if self.first:
             return f"replay of thread {self.source!r}: differs from step {self.first.step} on ({compared})"
-        verdict = "the same" if self.same else "the same as far as it goes"
+        verdict = "the same" if self.same else "the same until it ended"
         return f"replay of thread {self.source!r}: {verdict} ({compared})"
 
     @property
     def _notes(self) -> list[str]:
         steps = ", ".join(map(str, self.uncompared[:10])) + (", ..." if len(self.uncompared) > 10 else "")
-        notes = [f"It ends here: {self.ended}"] if self.ended else []
-        notes += [f"Calls of models not compared, for none are recorded: step {steps}"] if steps else []
+        notes = [f"Ended early: {self.ended}"] if self.ended else []
+        notes += [f"Model calls not compared, as none are recorded: step {steps}"] if steps else []
         return notes + ([f"Kept as thread {self.thread_id!r}"] if self.thread_id else [])
 
     def __str__(self) -> str:
-        """Say it in plain text: the verdict, a line for each difference, and what else there is to know."""
+        """Return plain text: the verdict, a line for each difference, and notes."""
         return "\n".join([self.summary, *(f"  {found}" for found in self.differences), *self._notes])
 
-    __repr__ = __str__  # what a terminal shows of it
+    __repr__ = __str__  # shown in a terminal
 
     def _repr_html_(self) -> str:
         rows = ((each.step, each.node, each.field, each.recorded, each.replayed) for each in self.differences)

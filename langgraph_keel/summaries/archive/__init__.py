@@ -1,1 +1,1 @@
-"""What was taken out of conversations: kept, read, and put back."""
+"""The archive of messages removed from conversations."""

@@ -1,4 +1,4 @@
-"""The archive of a thread: the messages that were removed, to be read, searched, and put back; as text and HTML."""
+"""The archive of a thread: reads, searches, restores and shows removed messages."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ from langgraph_keel.summaries.archive.references import FoundMessage, Part, Whic
 from langgraph_keel.summaries.archive.restore import Restored, Restoring, Summaries, choices
 
 SHORT = 12
-"""Digits of an id that are shown."""
+"""Displayed digits of an id."""
 LONG = 96
-"""Characters of a summary that stand on its line."""
+"""Displayed characters of a summary."""
 MOST = 12
-"""Parts that are shown, the newest."""
-_NAMES = ("part", "when", "messages", "taken out by", "what stands for them now")
+"""Number of displayed parts, the newest ones."""
+_NAMES = ("part", "when", "messages", "removed by", "summary")
 _COLOURS = {"summary": ("47,159,79", ".22"), "window": ("47,159,179", ".20"), "rule": ("127,127,127", ".18")}
 
 
 def taken_by(entry: Archived) -> str:
-    """Return who took a part out, and where."""
+    """Return the model, node and step of a removal."""
     step = "" if entry.step is None else f"step {entry.step}"
     node = " › ".join(filter(None, (entry.checkpoint_ns.partition(NS_END)[0], entry.node)))
     return ", ".join(filter(None, (entry.model, node, step)))
 
 
 def time_text(entry: Archived) -> str:
-    """Return when a part was archived."""
+    """Return the time when a part was archived."""
     return f"{entry.at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def size_text(entry: Archived) -> str:
-    """Return how much a part holds."""
+    """Return the number of messages and the size of a part."""
     return f"{entry.count:,} · {format_size(entry.bytes)}"
 
 
 def total(thread_id: str, entries: Sequence[Archived]) -> str:
-    """Return how much an archive holds, on one line."""
+    """Return the counts and size of an archive, on one line."""
     if not entries:
         return f"the archive of thread {one_line(thread_id)} is empty"
     parts = count_of(len(entries), "part")
@@ -65,7 +65,7 @@ def total(thread_id: str, entries: Sequence[Archived]) -> str:
 
 
 def as_text(thread_id: str, entries: Sequence[Archived]) -> str:
-    """Return an archive as plain text, a line for each part."""
+    """Return an archive as plain text, one line for each part."""
     rows = []
     for e in entries[-MOST:]:
         by = one_line(f"{e.by} {taken_by(e)}".strip()) + (" (pinned)" if e.pinned else "")
@@ -77,11 +77,11 @@ def as_text(thread_id: str, entries: Sequence[Archived]) -> str:
 
 def _older(entries: Sequence[Archived]) -> Iterator[str]:
     if len(entries) > MOST:
-        yield f"… {len(entries) - MOST:,} older: entries() returns all"
+        yield f"… {len(entries) - MOST:,} older parts: see entries()"
 
 
 def as_html(thread_id: str, entries: Sequence[Archived]) -> str:
-    """Return an archive as HTML; a long summary opens by a click."""
+    """Return an archive as HTML. A click expands a long summary."""
     title = tag("div", text(total(thread_id, entries)), style="" if entries else FAINT)
     if not entries:
         return title
@@ -109,24 +109,26 @@ def _row(entry: Archived) -> str:
 
 @publish
 class Archive(Sequence[Archived]):
-    """The archived parts of a thread, oldest first. `archive[0]` is the first one, `archive["1f…"]` the one of that id.
+    """The archived parts of a thread, oldest first.
 
-    Nothing is read before somebody asks, and each time anew: `entries()` once, for all that is to be done with them
-    (`list(archive)` asks for the length first). Indexing and iterating read by the blocking face; in an asynchronous
-    program, use the methods that begin with `a`.
+    Access parts by position (`archive[0]`) or id (`archive["1f…"]`).
+
+    Parts are read on demand, and again at each access: to use them repeatedly, call `entries()` once (`list(archive)`
+    reads twice, for the length first). Indexing and iterating block; in an asynchronous program, use the methods that
+    begin with `a`.
     """
 
     def __init__(self, engine: Engine, thread_id: str) -> None:
         self.engine = engine
         self.thread_id = thread_id
 
-    # -- looking -----------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------------
 
     def _entries(self) -> Plan[list[Archived]]:
         """Return the archived parts, without their messages. One round trip for each 500.
 
         Raises:
-            CorruptStore: One of them does not decode.
+            CorruptStore: If a part does not decode.
         """
         return archives.read_archived(self.engine.session, self.thread_id)
 
@@ -142,10 +144,10 @@ class Archive(Sequence[Archived]):
         return len(self.entries())
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
-        """Return the position of a part. One reading.
+        """Return the position of a part. Reads the parts once.
 
         Raises:
-            ValueError: It is not there.
+            ValueError: If the part is not in the archive.
         """
         entries = self.entries()
         return entries.index(value, start, len(entries) if stop is None else stop)
@@ -157,24 +159,24 @@ class Archive(Sequence[Archived]):
     def __getitem__(self, which: slice) -> list[Archived]: ...
 
     def __getitem__(self, which: int | Part | slice) -> Archived | list[Archived]:
-        """Return a part by its position or its id, or several by their positions."""
+        """Return a part by position or id, or several by a slice."""
         return self.entries()[which] if isinstance(which, int | slice) else part_in(self.entries(), which)
 
     def _messages(self, which: Part | None = None, *, step: int | None = None) -> Plan[list[BaseMessage]]:
-        """Return archived messages, as they were, in the order in which they went; each id once, in its last form.
+        """Return archived messages in order of removal, each id once, in its last version.
 
-        The archive holds what was taken out on every branch of the thread: after a rewind, of those left behind, too.
+        The archive contains messages removed on every branch of the thread, including branches left by a rewind.
 
         Args:
-            which: A part, its position, its id, or six digits or more that begin it; all parts, if left out. Of all
-                parts, summaries of others are left out.
-            step: Only what was taken out in this step.
+            which: A part, its position, its id, or at least the first six digits of the id; default: all parts. For all
+                parts, summaries of others are omitted.
+            step: Return only messages removed in this step.
 
         Raises:
-            NotFound: There is no such part.
-            InvalidInput: Several begin so, or that names no part.
-            CorruptStore: Stored bytes do not add up.
-            RefusedType: A message holds a type that may not be revived here.
+            NotFound: If there is no such part.
+            InvalidInput: If `which` is ambiguous, or does not name a part.
+            CorruptStore: If stored bytes are damaged.
+            RefusedType: If a message contains a type that may not be revived here.
         """
         if not isinstance(step, int | None):
             raise InvalidInput(f"step must be None or a whole number: {step!r:.40}")
@@ -192,7 +194,7 @@ class Archive(Sequence[Archived]):
     messages, amessages = faces(_messages)
 
     def _name(self, which: Part) -> Plan[str]:
-        """Return the whole id of a part; no trip if that is what is given."""
+        """Return the full id of a part. No trip for a full id."""
         name = "" if type(which) is int else id_in(which)
         return name if ID.fullmatch(name) else part_in((yield from self._entries()), name or which).id
 
@@ -200,14 +202,14 @@ class Archive(Sequence[Archived]):
         return archives.read_parts(self.engine.session, self.thread_id, entries)
 
     def _message(self, message_id: str) -> Plan[BaseMessage]:
-        """Return an archived message, in its last form.
+        """Return an archived message, in its last version.
 
         Raises:
-            NotFound: The archive has no message of this id.
-            InvalidInput: That is no id.
+            NotFound: If the archive has no message with this id.
+            InvalidInput: If `message_id` is not a string.
         """
         if not isinstance(message_id, str):
-            raise InvalidInput(f"a message is named by its id, a str, not by a {type(message_id).__name__}")
+            raise InvalidInput(f"the id of a message must be a str, not a {type(message_id).__name__}")
         held = holder_of((yield from self._entries()), message_id)
         if held is None:
             raise NotFound(f"the archive of thread {self.thread_id!r} has no message {message_id!r:.60}")
@@ -217,23 +219,23 @@ class Archive(Sequence[Archived]):
     message, amessage = faces(_message)
 
     def _search(self, text: str, limit: int | None = None, *, semantic: Any = None) -> Plan[list[FoundMessage]]:
-        """Return the archived messages whose text holds `text`, in upper or lower case; the oldest part first.
+        """Return archived messages that contain `text`, ignoring case, oldest part first.
 
-        Of every branch of the thread, as `messages`.
+        Searches every branch of the thread, as `messages`.
 
         Args:
-            text: What to look for.
-            limit: Most to return.
-            semantic: An embedding, as `index={"embed": ...}` of a store has it: LangChain's `Embeddings`, a function,
-                or the name of a model. Messages are then found by meaning, the closest first, each with its `score`.
-                Messages are embedded when they are searched; the process remembers 10,000. Needs NumPy.
+            text: The text to search for.
+            limit: Maximum number of messages.
+            semantic: An embedding, as in `index={"embed": ...}` of a store: LangChain's `Embeddings`, a function, or
+                the name of a model. Messages are then found by meaning, closest first, each with its `score`. The
+                search embeds the messages; the process caches 10,000 vectors. Needs NumPy.
 
         Raises:
-            InvalidInput: `text` is no text, `limit` is negative, or `semantic` embeds no texts.
-            CorruptStore: Stored bytes do not add up.
+            InvalidInput: If `text` is not a string, `limit` is negative, or `semantic` cannot embed texts.
+            CorruptStore: If stored bytes are damaged.
         """
         if not isinstance(text, str):
-            raise InvalidInput(f"what to look for must be a text, not a {type(text).__name__}")
+            raise InvalidInput(f"the searched text must be a str, not a {type(text).__name__}")
         limit, wanted = checked_limit(limit), text.casefold()
         entries = yield from self._entries()
         found: list[FoundMessage] = []
@@ -267,7 +269,7 @@ class Archive(Sequence[Archived]):
         best = best_of([hit.score or 0 for hit in found], len(found) if limit is None else limit)
         return [found[place] for place in best]
 
-    # -- putting back ------------------------------------------------------------------------------------------
+    # -- restoring --------------------------------------------------------------------------------------------
 
     def _restore(
         self,
@@ -277,34 +279,34 @@ class Archive(Sequence[Archived]):
         config: RunnableConfig | None = None,
         as_node: str | None = None,
     ) -> Plan[Restored]:
-        """Put messages back into the state of a graph, in the order in which they went, by its `update_state`.
+        """Restore messages to a graph's state, in order of removal, by its `update_state`.
 
-        They follow the summary that stands for them, or the system messages at the head of the list if there is none;
-        results of tools follow their calls. A summary goes if all that it stands for is in the state again; one that
-        stays gets an id of its own, if it has taken over that of a message that comes back. The archive keeps what it
-        has. What others put into the state meanwhile stays there.
+        They follow their summary, or without one in the list, the system messages at its beginning. Results of tools
+        follow their calls. A summary is removed when all its messages are in the state again; if it stays and shares
+        its id with a restored message, it gets a new id. The archive is not changed. Concurrent additions to the state
+        stay.
 
-        What was taken out on another branch of the thread stays out: a rewind has left it behind. Where that cannot
-        be said, since checkpoints were pruned or never stored (`durability="exit"`), a part that a summary stood for
-        stays out if no summary in the state builds on it, though there are some; others count as taken out on this.
+        Messages removed on another branch of the thread, such as one left by a rewind, are not restored. The branch may
+        be unknown because checkpoints were pruned or never stored (`durability="exit"`). Then a summarized part is
+        omitted if the state has summaries but none includes it; all other parts count as removed on this branch.
 
         Args:
             graph: The graph, compiled with this saver.
-            which: What to put back: a part, its position, a found or other message, the id of either, or several of
-                those; all of the root graph's, if left out.
-            config: The config, if more than the thread is to be said: a `checkpoint_ns` of a subgraph with a memory.
-            as_node: The node that is taken to have written them, as LangGraph's `update_state` has it.
+            which: A part, its position, a message, the id of either, or several of these; default: everything of the
+                root graph.
+            config: A config for more than the thread, such as the `checkpoint_ns` of a stateful subgraph.
+            as_node: The node to which the update is attributed, as in LangGraph's `update_state`.
 
         Returns:
-            What was done.
+            The restored messages, and the removed summaries.
 
         Raises:
-            NotFound: The archive has no such part or message, or only what subgraphs have taken out, which `config`
-                must name; or the thread has no checkpoint (any more).
-            InvalidInput: The thread waits for an answer, which an update would drop; the graph's state has no such
-                list, its saver is of another store, or `config` of another thread; or what is named was taken out on
+            NotFound: If the archive has no such part or message, if it contains only messages of subgraphs, which
+                `config` must name, or if the thread has no checkpoint.
+            InvalidInput: If the thread waits for an answer, which an update would drop; if the graph's state has no
+                such list, its saver uses another store, or `config` names another thread; or if `which` was removed on
                 another branch. Nothing was changed.
-            CheckpointConflict: Somebody else was faster, ten times.
+            CheckpointConflict: If another writer was faster, ten times.
         """
         entries = yield from self._entries()
         work = Restoring(graph, self.thread_id, config, entries, choices(entries, which, config))
@@ -328,23 +330,23 @@ class Archive(Sequence[Archived]):
     # -- keeping -----------------------------------------------------------------------------------------------
 
     def _pin(self, which: Part) -> Plan[Archived]:
-        """Mark a part as one to keep, and return it as it is now.
+        """Mark a part for keeping; return the changed part.
 
-        It is a mark for people and programs: Keel removes no part but by `remove`, and all of them with their thread
-        (a delete, an erase, a `ttl`), pinned or not.
+        The mark is for people and programs. Keel removes parts only by `remove`, and with their thread (a delete, an
+        erasure, a `ttl`), pinned or not.
 
         Raises:
-            NotFound: There is no such part.
+            NotFound: If there is no such part.
         """
         return self._mark(which, True)
 
     pin, apin = faces(_pin)
 
     def _unpin(self, which: Part) -> Plan[Archived]:
-        """Take the mark of `pin` back; return the part as it is now.
+        """Remove the mark of `pin`; return the changed part.
 
         Raises:
-            NotFound: There is no such part.
+            NotFound: If there is no such part.
         """
         return self._mark(which, False)
 
@@ -355,20 +357,20 @@ class Archive(Sequence[Archived]):
         return (yield from archives.pin(self.engine.session, self.thread_id, part, pinned))
 
     def _remove(self, which: Part) -> Plan[None]:
-        """Remove a part for good, pinned or not. What its messages stood for is then in its summary only.
+        """Remove a part permanently, pinned or not. Only its summary remains.
 
         Raises:
-            NotFound: There is no such part.
+            NotFound: If there is no such part.
         """
         part = yield from self._name(which)
         yield from archives.remove_archived(self.engine.session, self.thread_id, part)
 
     remove, aremove = faces(_remove)
 
-    # -- showing it --------------------------------------------------------------------------------------------
+    # -- display -----------------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
-        """Return the parts as a table in plain text."""
+        """Return the parts as a plain text table."""
         return as_text(self.thread_id, self.entries())
 
     __repr__ = __str__

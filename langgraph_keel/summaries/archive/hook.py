@@ -1,7 +1,7 @@
-"""The rule that archives messages which others remove from a list: `KeelSaver(..., archive_removed=True)`.
+"""The rule of `archive_removed=True`: archives messages removed by other code.
 
-Before a checkpoint is stored, its lists are compared with the parent's; an edited message, under its id, was not
-removed. Messages that were added and removed before a run's first checkpoint are not seen (`durability="exit"`).
+Before a checkpoint is stored, its lists are compared with the parent's. An edited message with the same id does not
+count as removed. Messages added and removed before a run's first checkpoint are not seen (`durability="exit"`).
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from langgraph_keel.summaries.archive.storage import (
 def cut_deltas(
     session: Session, found: Found, channels: Mapping[str, list[BaseMessage] | None]
 ) -> Plan[Mapping[str, tuple[list[BaseMessage], list[BaseMessage]]]]:
-    """Return the messages before and after a step, of each delta channel that the step has cut. At most one trip."""
-    # Only the writes show how a delta channel changes, and only the graph knows its reducer. Reducers for messages read
-    # a write as `add_messages` does.
+    """Return messages before and after a cut of delta channels. At most one trip."""
+    # Only the writes show how a delta channel changes, and only the graph knows its reducer. Reducers for messages
+    # interpret a write as `add_messages` does.
     own = {channel: list(_values(session.codec, found, channel)) for channel in channels}
     cut = [name for name, values in own.items() if channels[name] is not None or any(map(_removes, values))]
     if not cut:
@@ -69,13 +69,13 @@ def _values(codec: Codec, found: Found, channel: str) -> Iterator[Any]:
 
 
 def _removes(value: Any) -> bool:
-    # A summary may have the place, and the id, of the only message that goes.
+    # A summary may have the place and the id of the only removed message.
     gone = (isinstance(each, RemoveMessage) or is_summary(each) for each in _messages_of(value))
     return _read_overwrite(value) is not None or any(gone)
 
 
 def _read_overwrite(value: Any) -> list[Any] | None:
-    """Return the list that an `Overwrite`, in one of its forms, begins anew with."""
+    """Return the new list of an `Overwrite`, in any of its forms; otherwise `None`."""
     if isinstance(value, Mapping) and OVERWRITE in value:
         return list(value[OVERWRITE] or ())
     kind = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
@@ -86,7 +86,7 @@ def _read_overwrite(value: Any) -> list[Any] | None:
 
 
 def _before(codec: Codec, channel: str, line: Sequence[Found]) -> list[BaseMessage]:
-    """Return what a channel held at the first checkpoint of a line, the others being its ancestors."""
+    """Return a channel's messages at the first checkpoint; the others are ancestors."""
     values: list[Any] = []
     for place, found in enumerate(line):
         if place:
@@ -104,7 +104,7 @@ def _messages_of(value: Any) -> list[BaseMessage]:
 
 
 def _replay(before: Sequence[BaseMessage], values: Sequence[Any]) -> tuple[list[BaseMessage], list[BaseMessage]]:
-    """Return all messages that were there at some time, before a summary replaced them, and those that are left."""
+    """Return all messages that ever existed, and the remaining ones."""
     left = {_key(message): message for message in before}
     seen = dict(left)
     for value in values:
@@ -136,22 +136,22 @@ def _key(message: BaseMessage) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A checkpoint that is about to be stored."""
+    """A checkpoint to be stored."""
 
     parent: Address  # the checkpoint it continues
-    number: int | None  # its step, if its metadata says
+    number: int | None  # its step, if its metadata has one
     base: KnownEntry | None  # the last known checkpoint of its thread and namespace
     refs: Mapping[str, Ref]
     values: Mapping[str, Any]
     deltas: Collection[str] = ()  # the delta channels whose values are not in `values`
 
     def delta_channels(self) -> dict[str, list[BaseMessage] | None]:
-        """Return all delta channels; of those with a snapshot, the messages in it."""
+        """Return all delta channels, with the messages in their snapshots, if any."""
         values = {name: value.value for name, value in self.values.items() if isinstance(value, DeltaSnapshot)}
         return dict.fromkeys(self.deltas) | {name: _messages(value) for name, value in values.items()}
 
     def messages(self, channel: str) -> list[BaseMessage]:
-        """Return the messages that a list will have."""
+        """Return the messages of a list in the new checkpoint."""
         return _messages(self.values.get(channel))
 
 
@@ -164,29 +164,32 @@ class ListChange:
     """How a list of messages changes."""
 
     channel: str
-    gone: Sequence[BaseMessage]  # messages that are in no list any more
-    came: Sequence[BaseMessage]  # messages that replace others: they say so, or are before the messages that stay
+    gone: Sequence[BaseMessage]  # messages that are in no list now
+    came: Sequence[BaseMessage]  # replacements: marked so, or before the remaining messages
 
     @property
     def summary(self) -> BaseMessage | None:
-        """The message that stands for what is gone, if one does."""
+        """The message that replaces the removed ones, if there is one."""
         return self.came[0] if len(self.came) == 1 and self.came[0].id else None
 
 
 class ArchiveHook(Hook):
-    """Copies the archive of a thread with the thread, and removes one whose thread is gone. Puts cost nothing more."""
+    """Copies archives with their threads, and removes orphaned ones.
+
+    It adds no trips to writes.
+    """
 
     hears_replays = True
     tables = (ARCHIVE,)
 
     def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[None]:
-        """Remove what a run has archived whose thread was deleted meanwhile."""
+        """Remove the messages that a run archived for a thread deleted during the run."""
         if isinstance(error, CheckpointConflict) and error.found is None:
             with suppress(StoreError):
                 yield from remove_orphans(session, error.thread_id)
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
-        """Copy the archive, of a fork what was archived on its way."""
+        """Copy the archive; for a fork, the parts archived on its path."""
         if copy.graph is None or copy.at is None:
             yield from copy_archive(session, copy.source, copy.target)
         else:
@@ -194,7 +197,7 @@ class ArchiveHook(Hook):
 
 
 class ArchiveRule(Hook):
-    """Archives messages that are removed from the lists of some channels (`None`: of all), before the put."""
+    """Archives messages removed from lists, before a checkpoint is stored."""
 
     hears_replays = True
 
@@ -202,15 +205,15 @@ class ArchiveRule(Hook):
         self._channels = channels
 
     def draft_put(self, session: Session, put: Put) -> None:
-        """Take the lists as they are now: before the first trip, for the program goes on with its own."""
+        """Copy the lists before the first trip, as the program may change its own."""
         values = put.checkpoint["channel_values"].items()
         put.notes[self] = {name: copy(value) if type(value) in (list, dict) else value for name, value in values}
 
     def before_put(self, session: Session, put: Put) -> Plan[None]:
-        """Archive the messages that a checkpoint's parent has and it has not. No trip if nothing was taken out."""
+        """Archive messages that only the parent has. No trip if none was removed."""
         counted = put.metadata.get("counters_since_delta_snapshot") or ()
         step = Step(put.parent, put.metadata.get("step"), put.base, put.refs, put.notes[self], counted)
-        # The memo knows which items the parent's lists have: a put that removes nothing needs no trip for this.
+        # The memo knows the items of the parent's lists, so a write that removes nothing needs no trip for this.
         known = step.base.channels if step.base else {}
         lists = {name for name, held in known.items() if held.ref.kind is Kind.LIST}
         lists |= {name for name, value in step.values.items() if type(value) is list}
@@ -219,10 +222,10 @@ class ArchiveRule(Hook):
         deltas = {channel: left for channel, left in step.delta_channels().items() if self._is_watched(channel)}
         if step.parent.checkpoint_id is None or not (suspects or deltas):
             return
-        # Before the first trip: the lists are the program's own, which goes on.
+        # Before the first trip, because the program may change its lists.
         left = {channel: step.messages(channel) for channel in suspects}
         here = {message.id for channel in step.values for message in step.messages(channel)}
-        # langmem marks no message: its summaries are in a state beside the list.
+        # langmem marks no message: its summaries are in the state, next to the list.
         held = [each for value in step.values.values() if isinstance(value, Mapping) for each in value.values()]
         texts = [getattr(each, "summary", None) for each in held if hasattr(each, "summarized_message_ids")]
         said = [text for text in texts if isinstance(text, str) and text]
@@ -238,8 +241,8 @@ class ArchiveRule(Hook):
         yield from self._keep(session, step, [change for change in changes if change.gone])
 
     def _keep(self, session: Session, step: Step, changes: Sequence[ListChange]) -> Plan[None]:
-        # What a window has moved on from is in no part, or in just this one. To look through all the parts would take
-        # longer with every turn; a summary comes seldom.
+        # Messages dropped by a window are in no part, or just in this one. Reading all parts would take longer every
+        # turn, so do it only for summaries, which are rare.
         is_listed = any(change.came for change in changes)
         heads = (yield from read_archived(session, step.parent.thread_id)) if is_listed else []
         for change in changes:
@@ -256,7 +259,7 @@ class ArchiveRule(Hook):
 
 
 def _is_cut(channel: str, step: Step) -> bool:
-    """Return whether a list may have lost elements of the parent's."""
+    """Return whether a list may lack elements of the parent's."""
     if step.base is None or step.base.checkpoint_id != step.parent.checkpoint_id:
         return True
     known = step.base.channels.get(channel)
@@ -264,7 +267,7 @@ def _is_cut(channel: str, step: Step) -> bool:
 
 
 def covers(ref: Ref | None, runs: Sequence[Run]) -> bool:
-    """Return whether a value shows all items of `runs`."""
+    """Return whether a value contains all items of `runs`."""
     if ref is None or ref.kind is not Kind.LIST:
         return not runs
     if tuple(ref.runs[: len(runs)]) == tuple(runs):
@@ -288,7 +291,7 @@ def _find_change(
     left: Sequence[BaseMessage],
     here: Collection[str | None],
 ) -> ListChange:
-    """Return what has become of a list: messages without an id are known by what they are."""
+    """Return the change of a list. Messages without an id are compared by content."""
     known: dict[str | None, BaseMessage] = {message.id: message for message in before if message.id}
     last = max((place for place, message in enumerate(left) if message.id in known), default=-1)
     came = []
@@ -308,7 +311,7 @@ def _find_change(
 
 
 def _find_unarchived(codec: Codec, gone: Sequence[BaseMessage], heads: Sequence[Archived]) -> list[BaseMessage]:
-    """Return those that the archive has not, as they are now; of a summary it has the text."""
+    """Return the messages that are not archived in their current version."""
     known = {pair for head in heads for pair in zip(head.message_ids, head.digests, strict=True)}
     kept = {
         id(message)
@@ -325,8 +328,8 @@ def _find_unarchived(codec: Codec, gone: Sequence[BaseMessage], heads: Sequence[
 def _summaries(
     messages: Sequence[BaseMessage], heads: Sequence[Archived]
 ) -> Iterator[tuple[BaseMessage, Sequence[Archived]]]:
-    """Yield the summaries among messages, with the parts that each stands for."""
-    hosts = hosts_in(heads)  # an id that is also that of a message names no summary
+    """Yield the summaries among messages, with the parts of each."""
+    hosts = hosts_in(heads)  # an id shared with a message does not identify a summary
     by_id: dict[str, list[Archived]] = {head.id: [head] for head in heads}
     for head in heads:
         if head.summary_id and head.summary_id not in hosts:

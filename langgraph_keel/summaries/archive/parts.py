@@ -1,4 +1,4 @@
-"""Archived parts: what a removal took out of a thread's state, as records, and as it is stored in headers of cells."""
+"""Archived parts: the messages of a removal as records, and their stored form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ By: TypeAlias = Literal["summary", "window", "rule"]
 
 ID = re.compile("[0-9a-f]{24}")
 MARK = "keel_summary"
-"""Where a summary of Keel's says what it stands for, in its `additional_kwargs`."""
+"""Key in `additional_kwargs` of Keel's summaries, for their facts."""
 
 _MARKS = (MARK, "lc_source")  # the latter is LangChain's
 _DIGEST = 12
@@ -35,52 +35,52 @@ _NEEDED = ("checkpoint_ns", "channel", "by")
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Messages that are about to be taken out of a state."""
+    """Messages to be removed from a state."""
 
     id: str  # of the archived part: a hash of channel, namespace and messages
     thread_id: str
     checkpoint_ns: str
-    checkpoint_id: str | None  # the checkpoint that the step began from, if known
+    checkpoint_id: str | None  # the checkpoint from which the step started, if known
     step: int | None
     node: str | None
     channel: str
     by: By
     messages: tuple[BaseMessage, ...] = field(repr=False)
-    model: str | None = None  # that wrote the summary
+    model: str | None = None  # of the summary
     summary: str | None = None
     summary_id: str | None = None  # the id of the message in their place
-    previous: str | None = None  # the id of the archived part that the summary builds on
+    previous: str | None = None  # the id of the archived part of the previous summary
 
 
 @publish
 @dataclass(frozen=True, slots=True, repr=False)
 class Archived:
-    """An archived part: the messages that one removal took out of a thread's state.
+    """An archived part: the messages that one removal took from a thread's state.
 
     Attributes:
-        id: Its name: 24 hexadecimal digits, always the same for the same messages.
+        id: 24 hexadecimal digits, the same for equal messages.
         thread_id: The thread.
         checkpoint_ns: The namespace of the graph; `""` is the root graph.
-        checkpoint_id: The checkpoint that the step began from, if that is known: it had the messages.
-        step: The step, if that is known.
-        node: The node, if that is known.
+        checkpoint_id: The checkpoint from which the step started, with the messages, if known.
+        step: The step, if known.
+        node: The node, if known.
         channel: The channel of the state.
-        by: What took them: "summary", "window", or "rule" (the saver's `archive_removed`).
+        by: The cause of the removal: "summary", "window", or "rule" (the saver's `archive_removed`).
         model: The model that wrote the summary.
-        at: When, in UTC.
-        summary: The text that stands for them.
-        summary_id: The id of the message that stands for them. It may be that of the first of them, whose place it has
-            taken, and later summaries take: a summary in a state is known by what it says (`keel_summary`).
-        previous: The id of the archived part that the summary builds on: it stands for that, too.
-        message_ids: Their ids, in order; `""` of a message without.
-        count: How many they are.
-        bytes: Bytes they take before they are compressed.
-        pinned: Whether the part is marked as one to keep. With its thread it goes all the same.
-        digests: What tells a message from one of the same id that was edited.
-        pieces: How many cells come before the head.
-        starts: All checkpoints from which a step took just these messages: more than one after a rewind, the last one
-            being `checkpoint_id`.
-        inner: Which of the messages are themselves summaries of Keel's: their positions, and the parts they stand for.
+        at: The time of the removal, in UTC.
+        summary: The text of the summary.
+        summary_id: The id of the summary message. It may be the id of the first removed message, whose place it and
+            later summaries take. So identify a summary in a state by its `keel_summary`.
+        previous: The id of the archived part of the previous summary, which the summary includes.
+        message_ids: The ids of the messages, in order; `""` for a message without an id.
+        count: Number of messages.
+        bytes: Size of the messages before compression.
+        pinned: Whether the part is marked for keeping. It is deleted with its thread all the same.
+        digests: Digests that distinguish a message from an edited one with the same id.
+        pieces: Number of cells before the head.
+        starts: All checkpoints from which a step removed exactly these messages: several after a rewind. The last is
+            `checkpoint_id`.
+        inner: Positions of messages that are summaries of Keel's, with their parts.
     """
 
     id: str
@@ -106,14 +106,14 @@ class Archived:
     inner: tuple[tuple[int, str], ...] = ()
 
     def __str__(self) -> str:
-        """Return what it is, on one line."""
+        """Describe it, on one line."""
         step = "" if self.step is None else f", step {self.step}"
         pinned = ", pinned" if self.pinned else ""
         held = count_of(self.count, "message")
-        return f"{self.id[:12]}: {held} taken out by {self.by}{step}, {self.at:%Y-%m-%d %H:%M:%S} UTC{pinned}"
+        return f"{self.id[:12]}: {held} removed by {self.by}{step}, {self.at:%Y-%m-%d %H:%M:%S} UTC{pinned}"
 
     def __repr__(self) -> str:
-        """Return the same: ids and summaries may take screens."""
+        """As `str`, because ids and summaries may be very long."""
         return f"<Archived {self}>"
 
 
@@ -123,31 +123,31 @@ def id_of(message: BaseMessage) -> str:
 
 
 def is_summary(message: BaseMessage) -> bool:
-    """Return whether a message says that it stands for others."""
+    """Return whether a message is marked as a summary."""
     return any(mark in message.additional_kwargs for mark in _MARKS)
 
 
 def part_of(message: BaseMessage) -> str | None:
-    """Return the archived part that a summary of Keel's stands for; `None` of any other message."""
+    """Return the archived part of a summary of Keel's; `None` for any other message."""
     facts = message.additional_kwargs.get(MARK)
     part = facts.get("archive") if isinstance(facts, Mapping) else None
     return part if isinstance(part, str) and ID.fullmatch(part) else None
 
 
 def hosts_in(entries: Collection[Archived]) -> set[str]:
-    """Return the ids that are those of a summary, and of a message that went: to be told apart by what they say."""
+    """Return the ids shared by a summary and a removed message."""
     return {entry.summary_id for entry in entries if entry.summary_id and entry.summary_id in entry.message_ids}
 
 
 def add_starts(entry: Archived, starts: Sequence[str]) -> Archived:
-    """Return a part that steps from other checkpoints have taken before."""
+    """Add the earlier checkpoints from which steps removed a part."""
     every = dict.fromkeys((*starts, *entry.starts))
     last = [start for start in every if start != entry.checkpoint_id] + [entry.checkpoint_id or ""]
     return replace(entry, starts=tuple(filter(None, last))[-_MOST_STARTS:])
 
 
 def removal_id(channel: str, checkpoint_ns: str, messages: Sequence[BaseMessage], marks: Sequence[bytes]) -> str:
-    """Return the id of the part that these messages make; `marks` are their fingerprints."""
+    """Return the id of the part of these messages; `marks` are their fingerprints."""
     named = blake2b(digest_size=_DIGEST)
     for text in (channel, checkpoint_ns, *map(id_of, messages)):
         named.update(_with_length(text.encode("utf-8", "surrogatepass")))
@@ -161,15 +161,15 @@ def _with_length(data: bytes) -> bytes:
 
 
 def digest_of(codec: Codec, message: BaseMessage) -> str:
-    """Return what tells a message from one of the same id that was edited; the same in every process."""
+    """Return a digest that changes if a message is edited; the same in every process."""
     return blake2b(codec.fingerprint(message), digest_size=_DIGEST).hexdigest()
 
 
-# -- what names a message --------------------------------------------------------------------------------------------
+# -- keys of messages ------------------------------------------------------------------------------------------------
 
 
 def keys_of(entry: Archived) -> list[str]:
-    """Return what names each message of a part: its id; of one without, its place."""
+    """Return the keys of a part's messages: their ids, or their places without an id."""
     keys = [name or f"{entry.id} {place}" for place, name in enumerate(entry.message_ids)]
     for place, part in entry.inner:
         keys[place : place + 1] = [summary_key(part)] if 0 <= place < entry.count else []
@@ -177,21 +177,21 @@ def keys_of(entry: Archived) -> list[str]:
 
 
 def key_in(message: BaseMessage, place: int) -> str:
-    """Return what names a message of a state."""
+    """Return the key of a message of a state."""
     part = part_of(message)
     return summary_key(part) if part else message.id or f"now {place}"
 
 
 def summary_key(part: str) -> str:
-    """Return what names the summary that stands for a part: it may have the id of a message of the part."""
+    """Return the key of a part's summary, whose id may be that of a message."""
     return f"summary {part}"
 
 
-# -- as it is stored -----------------------------------------------------------------------------------------------
+# -- stored form ---------------------------------------------------------------------------------------------------
 
 
 def _pack(entry: Archived) -> list[dict[str, Any]]:
-    """Return a part as its head has it; what is not known is left out."""
+    """Return the stored form of a part, without unknown fields."""
     known = {name: getattr(entry, name) for name in (*_TEXTS, *_NUMBERS)}
     said = {name: value for name, value in known.items() if value is not None}
     said["at"] = entry.at.astimezone(UTC).isoformat()
@@ -203,14 +203,14 @@ def _pack(entry: Archived) -> list[dict[str, Any]]:
 
 
 def _unpack(parts: Sequence[Any]) -> Archived:
-    """Return the part that a head describes, without its id and thread. Hostile bytes: each type is checked."""
+    """Return the part in an untrusted head, without id and thread."""
     (said,) = parts
     texts = {name: _check_type(said.get(name), str, name in _NEEDED) for name in _TEXTS}
     numbers = {name: _check_type(said.get(name), int, name != "step") for name in _NUMBERS}
     ids = tuple(_check_type(each, str, True) for each in said["messages"])
     digests = _check_type(said["digests"], bytes, True).hex()
     if not ids or len(digests) != 2 * _DIGEST * len(ids) or numbers["pieces"] >= 10**5:
-        raise ValueError("what it says does not fit together")
+        raise ValueError("its fields are inconsistent")
     at = datetime.fromisoformat(said["at"])
     return Archived(
         id="",
@@ -230,14 +230,14 @@ def _unpack(parts: Sequence[Any]) -> Archived:
 def _check_type(value: Any, kind: type, is_needed: bool) -> Any:
     if type(value) is kind or (value is None and not is_needed):
         return value
-    raise TypeError(f"{value!r:.60} stands where a {kind.__name__} should")
+    raise TypeError(f"{value!r:.60} is not a {kind.__name__}")
 
 
-# -- together ------------------------------------------------------------------------------------------------------
+# -- archives ------------------------------------------------------------------------------------------------------
 
 
 def in_order(entries: Collection[Archived]) -> list[Archived]:
-    """Return parts by the time they were made at, but none before the one it builds on: clocks differ."""
+    """Return parts by time, but each after its previous one, as clocks may differ."""
     left = {entry.id: entry for entry in sorted(entries, key=lambda entry: (entry.at, entry.id))}
     ordered: list[Archived] = []
     while left:

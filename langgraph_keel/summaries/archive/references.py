@@ -1,4 +1,4 @@
-"""How parts and messages of an archive are named: by what listings and searches return, or by what is printed of it."""
+"""References to archived parts and messages: search results, or printed ids."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.summaries.archive.parts import Archived, keys_of
 
 LEAST = 6
-"""Fewest digits of a part's id that name it."""
+"""Minimum number of digits in a prefix of a part's id."""
 _DIGITS = re.compile(f"[0-9a-f]{{{LEAST},24}}")
 
 
 @publish
 @dataclass(frozen=True, slots=True, repr=False)
 class FoundMessage:
-    """A message that a search has found.
+    """A message found by a search.
 
     Attributes:
-        entry: The archived part that holds it.
+        entry: The archived part that contains it.
         index: Its position in the part.
         message: The message.
-        score: The cosine of its meaning and that of the query, if it was found by meaning.
+        score: The cosine similarity to the query, if it was found by meaning.
     """
 
     entry: Archived
@@ -38,23 +38,23 @@ class FoundMessage:
     score: float | None = None
 
     def __str__(self) -> str:
-        """Return a line that says where it is, and what it says."""
+        """Return its place, speaker and text, on one line."""
         line = f"{speaker(self.message)}: {one_line(message_text(self.message), 80)}"
         return f"{self.entry.id[:12]} #{self.index}  {one_line(str(getattr(self.message, 'id', None) or ''))}  {line}"
 
     def __repr__(self) -> str:
-        """Return the same."""
+        """As `str`, in brackets."""
         return f"<FoundMessage {self}>"
 
 
 Part: TypeAlias = Archived | FoundMessage | str | int
-"""What names a part: it, a message found in it, its id, six digits or more that begin that, or its position."""
+"""A reference to a part: the part, a message found in it, its id, at least six first digits, or its position."""
 Which: TypeAlias = Part | BaseMessage
-"""What names something to restore: a part, a message, or the id of one."""
+"""A reference to something to restore: a part, a message, or the id of one."""
 
 
 def id_in(which: Part) -> str:
-    """Return the id of a part, or what it begins with. A position says neither."""
+    """Return the id of a part, or a prefix of it. A position is refused."""
     named = which.entry if isinstance(which, FoundMessage) else which
     name = named.id if isinstance(named, Archived) else named
     if isinstance(name, str):
@@ -63,15 +63,15 @@ def id_in(which: Part) -> str:
 
 
 def part_in(entries: Sequence[Archived], which: Part) -> Archived:
-    """Return the part that is named."""
+    """Return the part of a reference."""
     if type(which) is int:
         if not -len(entries) <= which < len(entries):
-            raise NotFound(f"the archive has no part {which}: it has {len(entries)}, from 0 on")
+            raise NotFound(f"the archive has no part {which}: it has {len(entries)} parts, counted from 0")
         return entries[which]
     name = id_in(which)
     found = _find_by_name(entries, name)
     if not found:
-        few = f" ({LEAST} digits of an id or more name a part)" if len(name) < LEAST else ""
+        few = f" (use at least {LEAST} digits of an id)" if len(name) < LEAST else ""
         raise NotFound(f"the archive has no part {name!r:.60}: `keel archive` lists its parts{few}")
     return found
 
@@ -84,21 +84,21 @@ def _find_by_name(entries: Sequence[Archived], name: str) -> Archived | None:
 
 
 def position_of(entry: Archived, message_id: str) -> int | None:
-    """Return where a message stands in a part; where its id is also that of a summary, not the summary."""
+    """Return a message's position in a part, not that of a summary with its id."""
     inner = {place for place, _ in entry.inner}
     places = [place for place, name in enumerate(entry.message_ids) if name == message_id and name]
     return min(places, key=lambda place: (place in inner, place), default=None)
 
 
 def holder_of(entries: Sequence[Archived], message_id: str) -> tuple[Archived, int] | None:
-    """Return the last part that holds a message, and where in it."""
+    """Return the last part that contains a message, and the message's position."""
     found = [(entry, place) for entry in entries if (place := position_of(entry, message_id)) is not None]
     first = [(entry, place) for entry, place in found if place not in {each for each, _ in entry.inner}]
     return (first or found)[-1] if found else None
 
 
 def named_in(entries: Sequence[Archived], which: Which) -> tuple[Archived, Sequence[str]]:
-    """Return the part that a name is about, and the keys of the messages that are meant."""
+    """Return the part of a reference, and the keys of the referenced messages."""
     if isinstance(which, FoundMessage):
         entry = part_in(entries, which.entry)
         return entry, keys_of(entry)[which.index : which.index + 1]
@@ -114,7 +114,7 @@ def named_in(entries: Sequence[Archived], which: Which) -> tuple[Archived, Seque
         return held[0], [keys_of(held[0])[held[1]]]
     if found := exact or _find_by_name(entries, name):
         return found, keys_of(found)
-    raise NotFound(f"the archive has no part and no message {name!r:.60}: `keel archive` lists what there is")
+    raise NotFound(f"the archive has no part or message {name!r:.60}: `keel archive` lists its parts")
 
 
 def _kind(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Restoring: archived messages return to a graph's state in order, at their summary, else at the head."""
+"""Restores archived messages to a state: at their summary, or at the beginning."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from langgraph_keel.summaries.archive.references import FoundMessage, Which, nam
 from langgraph_keel.summaries.policy import answered_in, calls_of, groups_of
 
 _MOST_TRIES = 10
-_NEXT = "that would have had the messages again"
+_NEXT = "with the restored messages"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The messages of one list that are to be put back."""
+    """The messages of one list to restore."""
 
     channel: str
     entries: Sequence[Archived]  # all archived parts of the list
@@ -37,7 +37,7 @@ class Choice:
 def choices(
     entries: Sequence[Archived], which: Which | Iterable[Which] | None, config: RunnableConfig | None
 ) -> list[Choice]:
-    """Return what is to be put back, list by list."""
+    """Return the messages to restore, list by list."""
     named = configurable(config).get("checkpoint_ns") if config else None
     namespace = None if named is None else str(named)
     wanted: dict[tuple[str, str], set[str]] = {}
@@ -64,22 +64,22 @@ def _only_elsewhere(entries: Sequence[Archived], namespace: str) -> NotFound:
     spaces = sorted({entry.checkpoint_ns for entry in entries})
     named = ", ".join(map(repr, spaces[:3])) + (f" and {len(spaces) - 3} more" if len(spaces) > 3 else "")
     if all(NS_END in space for space in spaces):
-        way = "they keep nothing between calls: summarize where the messages are kept, and read these by messages()"
+        way = "these are stateless: summarize in the graph that keeps the messages, and read these with messages()"
     else:
         way = f"config={{'configurable': {{'checkpoint_ns': {min(spaces, key=lambda space: NS_END in space)!r}}}}}"
     place = f"subgraph {namespace!r}" if namespace else "root graph"
-    return NotFound(f"nothing of the {place} was archived, only of the subgraphs {named}: {way}")
+    return NotFound(f"no messages of the {place} were archived, only of the subgraphs {named}: {way}")
 
 
 def keep_on_way(choice: Choice, aside: Collection[str], state: Any) -> Choice:
-    """Return a choice without the parts that were taken out on other branches."""
+    """Return a choice without parts removed on other branches."""
     here = [entry for entry in choice.entries if entry.id not in aside]
     known = {key for entry in here for key in keys_of(entry)} | {key for key, _ in messages_in(state, choice.channel)}
     other = next((each for each in choice.entries if not {*keys_of(each)}.isdisjoint(choice.keys - known)), None)
     if other is not None and choice.is_named:
         raise InvalidInput(
-            f"part {other.id} was taken out on another branch, on which this checkpoint does not lie: messages() reads "
-            f"it, and restore(config={{'configurable': {{'checkpoint_id': ...}}}}) goes on from one of that branch"
+            f"part {other.id} was taken out on another branch than this checkpoint's: read it with messages(), or "
+            f"restore it on that branch with restore(config={{'configurable': {{'checkpoint_id': ...}}}})"
         )
     return replace(choice, entries=here, keys=choice.keys & known)
 
@@ -87,16 +87,16 @@ def keep_on_way(choice: Choice, aside: Collection[str], state: Any) -> Choice:
 def find_aside(
     entries: Sequence[Archived], way: Collection[str], beside: Collection[str], state: Any, is_named: bool
 ) -> set[str]:
-    """Return the ids of the parts that were taken out on other branches than the one of a checkpoint."""
+    """Return the ids of parts removed on other branches than a checkpoint's."""
     standing, aside = find_standing(entries, state), set[str]()
     for entry in entries:
         starts = set(entry.starts)
         is_known = bool(starts) and starts <= set(beside)
         if starts.isdisjoint(way) and (is_known or entry.previous in aside):
             aside.add(entry.id)
-    # Where checkpoints were pruned, a part counts as taken out on this branch. But if all are restored, summaries tell
-    # more: a part is of another branch if no summary in the state stands for it, or, without any summary, if the state
-    # has messages of it or of a part that it builds on. (If a part is missing, nothing tells what it built on.)
+    # If checkpoints were pruned, a part counts as removed on this branch. But when restoring all parts, summaries give
+    # more information: a part is of another branch if no summary in the state includes it, or, without any summary, if
+    # the state has messages of it or of its previous part. (If a part is missing, its previous part is unknown.)
     if not is_named and standing <= {entry.id for entry in entries}:
         shown, touched = {message.id for message in _messages(state)} - {None, ""}, set[str | None]()
         for entry in entries:
@@ -108,7 +108,10 @@ def find_aside(
 
 
 def find_standing(entries: Collection[Archived], state: Any) -> set[str]:
-    """Return the parts that the summaries in a state stand for, and those that they build on; also such as are gone."""
+    """Return the parts, and previous parts, of the summaries in a state.
+
+    It includes parts that are not in the archive.
+    """
     parts, found = {entry.id: entry for entry in entries}, set[str]()
     others = {message.id for message in _messages(state) if message.id and not part_of(message)} - hosts_in(entries)
     values = [value for value in state.values() if isinstance(value, Mapping)] if isinstance(state, Mapping) else []
@@ -127,7 +130,7 @@ def _messages(state: Any) -> Iterator[BaseMessage]:
 
 
 def messages_in(state: Any, channel: str) -> Iterator[tuple[str, BaseMessage]]:
-    """Yield the messages of a list of a state, each with what names it."""
+    """Yield the messages of a list of a state, each with its key."""
     value = state.get(channel) if isinstance(state, Mapping) else None
     for place, message in enumerate(value if isinstance(value, list) else ()):
         if isinstance(message, BaseMessage):
@@ -135,20 +138,20 @@ def messages_in(state: Any, channel: str) -> Iterator[tuple[str, BaseMessage]]:
 
 
 Read: TypeAlias = Mapping[str, Sequence[BaseMessage]]
-"""The messages of parts, by the parts' ids."""
+"""The messages of parts, by part id."""
 
 
 @publish
 @dataclass(frozen=True, slots=True, repr=False)
 class Restored:
-    """What a restore has done.
+    """The result of a restore.
 
     Attributes:
-        config: The config to go on from.
-        message_ids: The ids of the messages that are in the state again, in their order.
-        summary_ids: The ids of the summaries that have gone, since all that they stood for is there again.
-        present: How many of the messages that were asked for were in the state all along.
-        missing: The ids of the parts that summaries in the state stand for, and that the archive does not have.
+        config: The config from which to continue.
+        message_ids: The ids of the restored messages, in order.
+        summary_ids: The ids of the removed summaries, all of whose messages are in the state again.
+        present: Number of requested messages that already were in the state.
+        missing: The ids of parts of summaries in the state that are not in the archive.
     """
 
     config: RunnableConfig
@@ -158,23 +161,23 @@ class Restored:
     missing: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return how much was done, on one line."""
+        """Describe the result on one line."""
         back, gone, missing = len(self.message_ids), len(self.summary_ids), len(self.missing)
-        parts = [f"{count_of(back, 'message')} put back"]
-        parts += [f"{gone:,} summar{'y' if gone == 1 else 'ies'} gone"] if gone else []
-        parts += [f"{self.present:,} in the state already"] if self.present else []
+        parts = [f"{count_of(back, 'message')} restored"]
+        parts += [f"{gone:,} summar{'y' if gone == 1 else 'ies'} removed"] if gone else []
+        parts += [f"{self.present:,} already in the state"] if self.present else []
         parts += [f"{count_of(missing, 'part')} of summaries not in the archive"] if missing else []
-        parts += [] if len(parts) > 1 or back else ["for the archive holds none that belong here"]
+        parts += [] if len(parts) > 1 or back else ["the archive has none for this state"]
         return ", ".join(parts)
 
     def __repr__(self) -> str:
-        """Return the same, and where: the ids may be thousands."""
+        """As `str`, with the config; there may be thousands of ids."""
         return f"<Restored: {self} ({configurable(self.config)})>"
 
 
 @dataclass(frozen=True, slots=True)
 class FilledList:
-    """A list with what was put back."""
+    """A list with restored messages."""
 
     messages: list[BaseMessage]
     back: list[str]
@@ -183,7 +186,7 @@ class FilledList:
 
 
 def fill(choice: Choice, channels: Mapping[str, Any], state: Any, read: Read) -> FilledList:
-    """Return a list of the state with archived messages put back."""
+    """Return a list of the state with archived messages restored."""
     now = _list_of(channels, state, choice.channel)
     current = {key_in(message, place): message for place, message in enumerate(now)}
     known, unnamed = messages_of(choice.entries, read), [message for message in now if not message.id]
@@ -196,7 +199,7 @@ def fill(choice: Choice, channels: Mapping[str, Any], state: Any, read: Read) ->
     listed = [shown[key] for key in order]
     ids = {message.id for message in listed if not part_of(message)}
     for place, message in enumerate(listed):
-        if message.id in ids and (part := part_of(message)):  # a summary that stays gets an id of its own
+        if message.id in ids and (part := part_of(message)):  # a remaining summary gets its own id
             listed[place] = message.model_copy(update={"id": f"summary-{part}"})
     return FilledList(
         messages=with_results(listed),
@@ -209,7 +212,7 @@ def fill(choice: Choice, channels: Mapping[str, Any], state: Any, read: Read) ->
 def _merge(
     order: list[str], entries: Sequence[Archived], wanted: Set[str], start: int, summaries: Summaries
 ) -> list[str]:
-    """Put the wanted keys into a list: part by part, behind the summary that stands for the part, else at `start`."""
+    """Insert the wanted keys after their part's summary, or at `start` without one."""
     current, placed, at = list(order), set[str](), start
     behind = {part: key for key in current for part in summaries.parts_of(key)}
     for entry in entries:
@@ -219,25 +222,25 @@ def _merge(
             if key in wanted and key not in placed:
                 order.insert(at, key)
                 placed.add(key)
-            at += order[at : at + 1] == [key]  # also behind a message that was put back before
+            at += order[at : at + 1] == [key]  # also after a message restored before
     return order
 
 
 def with_results(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return messages with the results of tools behind their calls: providers refuse all other lists."""
+    """Return messages with tool results after their calls, as providers require."""
     groups = groups_of(messages)
     answered, later = answered_in(messages, groups), dict[str, int]()
     for number in reversed(range(len(messages))):
         message = messages[number]
         later |= {call: number for call in calls_of(message) if (number, call) not in answered}
-        if isinstance(message, ToolMessage) and groups[number] == number:  # no call stands before it
+        if isinstance(message, ToolMessage) and groups[number] == number:  # no call precedes it
             groups[number] = later.get(message.tool_call_id, number)
     order = sorted(range(len(messages)), key=lambda number: (groups[number], groups[number] != number, number))
     return [messages[number] for number in order]
 
 
 class Summaries:
-    """The messages that stand for archived parts, by their keys."""
+    """The summaries of archived parts, by their keys."""
 
     def __init__(self, entries: Sequence[Archived], messages: Mapping[str, BaseMessage]) -> None:
         self._parts = {entry.id: entry for entry in entries}
@@ -248,9 +251,9 @@ class Summaries:
                 self._of[summary_key(entry.id)] = [entry]
             if entry.summary_id and entry.summary_id not in others:
                 self._of.setdefault(entry.summary_id, []).append(entry)
-            # To the rule, a message that is restored in place of a summary looks like a summary of that.
+            # To the rule, a message restored in the place of a summary looks like a summary.
             others.update(entry.message_ids)
-        # Where there is a system message, langmem puts its summary into a list again and again.
+        # With a system message, langmem inserts its summary repeatedly.
         texts = {entry.summary: entry for entry in entries if entry.by == "rule" and entry.summary}
         for key, message in messages.items():
             if isinstance(message, SystemMessage) and message.text in texts:
@@ -260,7 +263,7 @@ class Summaries:
         return key in self._of
 
     def parts_of(self, key: str) -> dict[str, Archived | None]:
-        """Return the parts that a message stands for, those of earlier summaries, too; `None` for one that is gone."""
+        """Return the parts of a summary and of earlier ones; `None` for a missing part."""
         found, left = dict[str, Archived | None](), list(self._of.get(key, ()))
         for entry in left:  # which grows
             if entry.id not in found:
@@ -273,7 +276,7 @@ class Summaries:
         return found
 
     def is_over(self, key: str, shown: Set[str]) -> bool:
-        """Return whether a message is a summary, and all that it stands for is shown."""
+        """Return whether a message is a summary whose messages are all shown."""
         parts = self.parts_of(key).values()
         return bool(parts) and all(part and set(keys_of(part)) - self._of.keys() <= shown for part in parts)
 
@@ -286,7 +289,7 @@ def _list_of(channels: Mapping[str, Any], state: Any, channel: str) -> list[Base
 
 
 def messages_of(entries: Sequence[Archived], read: Read) -> dict[str, BaseMessage]:
-    """Return messages by their keys; of one that was archived twice, the later form."""
+    """Return messages by their keys; for one archived twice, the later version."""
     found: dict[str, BaseMessage] = {}
     for entry in entries:
         found.update(zip(keys_of(entry), read.get(entry.id, ()), strict=False))
@@ -294,7 +297,7 @@ def messages_of(entries: Sequence[Archived], read: Read) -> dict[str, BaseMessag
 
 
 class Restoring:
-    """A restore under way: what to give to a graph's `update_state`, and whether that was enough."""
+    """A running restore: computes updates of a graph, and checks their results."""
 
     def __init__(
         self,
@@ -307,12 +310,12 @@ class Restoring:
         from langgraph.pregel import Pregel
 
         if not callable(getattr(graph, "update_state", None)):
-            raise InvalidInput(f"graph must be a graph that is compiled with this saver, not {graph!r:.60}")
+            raise InvalidInput(f"graph must be a graph compiled with this saver, not {graph!r:.60}")
         if isinstance(graph, Pregel) and not isinstance(graph.checkpointer, BaseCheckpointSaver):
             raise InvalidInput("the graph has no checkpointer: compile it with checkpointer= the saver of this archive")
         named = configurable(config).get("thread_id") if config else None
-        if named is not None and thread_id_of(named) != thread_id:  # nobody's messages come into another thread
-            raise InvalidInput(f"config names thread {named!r:.100}: this is the archive of thread {thread_id!r}")
+        if named is not None and thread_id_of(named) != thread_id:  # never restore into another thread
+            raise InvalidInput(f"config names thread {named!r:.100}, but this is the archive of thread {thread_id!r}")
         space = next((choice.entries[0].checkpoint_ns for choice in chosen), "")
         own = {"thread_id": thread_id} | ({"checkpoint_ns": space} if space else {})
         given = config or {}
@@ -330,8 +333,8 @@ class Restoring:
         self._tries = self._lost = 0
 
     def choose_for(self, snapshot: Any, way: Collection[str], beside: Collection[str]) -> list[Choice]:
-        """Return what is to be put back, as far as it was taken out on the way to a checkpoint."""
-        is_there = snapshot.metadata is not None  # of one that is not, LangGraph repeats the config
+        """Return the messages to restore that were removed on the path to a checkpoint."""
+        is_there = snapshot.metadata is not None  # for a missing one, LangGraph repeats the config
         self._check_here(configurable(snapshot.config).get("checkpoint_id") if is_there else None, way)
         state = snapshot.values
         self._missing = find_standing(self._archive, state) - {entry.id for entry in self._archive}
@@ -341,7 +344,7 @@ class Restoring:
         ]
 
     def _check_here(self, checkpoint_id: Any, way: Collection[str]) -> None:
-        """See that the archive and the checkpoint that the graph has read are in the same store."""
+        """Check that the archive and the graph's checkpoint are in the same store."""
         if checkpoint_id in way:
             return
         if not checkpoint_id and not self._archive:
@@ -351,19 +354,19 @@ class Restoring:
             )
         if not checkpoint_id:
             raise NotFound(
-                f"the graph has no checkpoint of thread {self._thread_id!r} to put messages into: it was deleted, or "
-                "the graph runs on another saver than the archive's"
+                f"the graph has no checkpoint of thread {self._thread_id!r} to restore to: the thread was deleted, or "
+                "the graph uses another saver than the archive"
             )
-        if checkpoint_id == self._unknown:  # once, it may have been removed between two reads
+        if checkpoint_id == self._unknown:  # the first time, it may have been removed between two reads
             raise InvalidInput(
-                f"the graph reads thread {self._thread_id!r} from another store than the archive is in: that has no "
+                f"the graph reads thread {self._thread_id!r} from another store: the archive's store has no "
                 f"checkpoint {checkpoint_id}. Compile the graph with checkpointer= the saver of this archive"
             )
         self._unknown = checkpoint_id
         raise CheckpointConflict(self._thread_id, self._space, str(checkpoint_id), None, _NEXT)
 
     def update(self, snapshot: Any, chosen: Sequence[Choice], read: Read) -> dict[str, Any]:
-        """Return what to change in a state, by `graph`; nothing if all is there."""
+        """Return the update of a state; empty if all messages are in it."""
         lists = [fill(choice, self._channels, snapshot.values, read) for choice in chosen]
         missing = {choice.channel: each for choice, each in zip(chosen, lists, strict=True) if each.back}
         if missing or not self._done:
@@ -378,19 +381,19 @@ class Restoring:
         return {channel: self._whole(channel, each.messages) for channel, each in missing.items()}
 
     def in_name_of(self, snapshot: Any) -> RunnableConfig:
-        """Return the config of the update: whose the thread is stays so, whoever restores."""
+        """Return the config of the update, which keeps the owner of the thread."""
         owner = owner_in(snapshot.metadata or {})
         known = {USER: owner} if owner and not owner_of(self.config) else {}
         return {**self.config, "configurable": {**known, **configurable(self.config)}}
 
     def count_conflict(self, error: CheckpointConflict) -> None:
-        """Count that somebody else was faster. The caller tries again, but not for ever."""
+        """Count a conflict; raise it after the last try. Otherwise the caller tries again."""
         self._lost += 1
         if self._lost >= _MOST_TRIES:
             raise error
 
     def go_on_from(self, config: RunnableConfig) -> None:
-        """Look at what was written, where the user has named a checkpoint: the latest may be another."""
+        """Continue from the written checkpoint, if the user named a checkpoint."""
         if configurable(self.config).get("checkpoint_id"):
             self.config = {**self.config, "configurable": {**configurable(self.config), **configurable(config)}}
 
@@ -398,8 +401,8 @@ class Restoring:
         self._tries += 1
         if self._tries > _MOST_TRIES:
             raise InvalidInput(
-                f"the graph has not taken up what was put back, {_MOST_TRIES} times: its state goes on changing, or "
-                "its reducer does not take a whole list"
+                f"the graph dropped the restored messages {_MOST_TRIES} times: its state keeps changing, or its "
+                "reducer does not accept a whole list"
             )
         from langgraph.pregel import Pregel
 
@@ -418,11 +421,11 @@ class Restoring:
         if isinstance(held, LastValue):
             return list(messages)
         if isinstance(held, BinaryOperatorAggregate | DeltaChannel):
-            return Overwrite(list(messages))  # past whatever reducer
+            return Overwrite(list(messages))  # bypasses the reducer
         return [RemoveMessage(id=REMOVE_ALL_MESSAGES), *messages]
 
     def outcome(self) -> Restored:
-        """Return what was done."""
+        """Return the result."""
         return Restored(
             config={"configurable": {**configurable(self.config)}},
             message_ids=tuple(key for each in self._done for key in each.back),
@@ -435,11 +438,11 @@ class Restoring:
 def _as_read(
     saver: BaseCheckpointSaver[Any], space: str, config: RunnableConfig, is_latest: bool
 ) -> BaseCheckpointSaver[Any]:
-    """Return a saver that knows of the checkpoint that was read, and takes it for the latest if it was that.
+    """Return a saver that reads a checkpoint as before, as the latest if it was.
 
-    LangGraph's `update_state` reads it again. What somebody has put there in between, the list that is written would
-    lack: so it is refused, as the put of a run that was overtaken is. Where it is gone, LangGraph would begin the
-    thread anew, and an erased one would be back.
+    LangGraph's `update_state` reads the checkpoint again. The written list would lack messages that another process
+    added in between, so the write is refused, as for a run that was overtaken. If the checkpoint is gone, LangGraph
+    would start a new thread and so recreate an erased one.
     """
     read = address_of(config)
     there = {None, read.checkpoint_id} if is_latest else {read.checkpoint_id}

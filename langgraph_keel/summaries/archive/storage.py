@@ -1,8 +1,8 @@
-"""The archive: messages that were taken out of a thread's state, in cells of the thread.
+"""The archive: messages removed from a thread's state, in cells of the thread.
 
-The head of an *archived part* is the cell under its id, a hash of its messages: a removal that is made again writes the
-same cells. Its header describes the part, and its body holds the messages, as the saver's serializer writes them. Of a
-large part the body holds the last megabyte; the pieces before it are in cells of their own, which are written first.
+The head of an *archived part* is the cell under its id, a hash of its messages, so a repeated removal writes the same
+cells. Its header describes the part, and its body contains the messages, written by the saver's serializer. For a large
+part, the body contains the last megabyte; the pieces before it are in separate cells, which are written first.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from langgraph_keel.summaries.archive.parts import (
 )
 
 PIECE = 1 << 20
-"""Bytes of messages to a cell, about; a message that is larger has one of its own."""
+"""Approximate bytes of messages per cell; a larger message has a cell to itself."""
 
 _PAGE = 200
 _MOST_BYTES = 8 << 20
 
-_LOT = 8  # of cells, each a megabyte or somewhat more
+_LOT = 8  # cells per request, each about a megabyte
 _ID = 24
 
 
@@ -51,14 +51,17 @@ _ID = 24
 
 
 def archive_messages(session: Session, removal: Removal, is_first_hand: bool = True) -> Plan[Archived]:
-    """Put messages into the archive. One trip, and one for each megabyte after the first; again, twice as many."""
+    """Archive messages.
+
+    One trip, and one for each further megabyte; twice as many if repeated.
+    """
     items = [session.codec.pack_item(message) for message in removal.messages]
     bodies = [body_of(piece) for piece in _pieces(items)]
     entry = _entry(session.codec, removal, session.clock(), sum(map(len, items)), len(bodies) - 1)
     archive = archive_of(session, removal.thread_id)
-    head = archive.cell(entry, body=bodies[-1])  # before the first trip: nobody can change the messages meanwhile
+    head = archive.cell(entry, body=bodies[-1])  # before the first trip, as the messages may change afterwards
     for key, body in zip(_keys(entry), bodies, strict=False):
-        # Also over the same piece: a concurrent removal of that one must not remove this one.
+        # Overwrite even an equal piece: a concurrent removal of the old one must not remove this one.
         yield from archive.overwrite_raw(key, Cell(session.new_token(), session.codec.encode([]), body))
     swapped = yield from archive.swap_raw(entry.id, None, head)
     while swapped.cell is not None:
@@ -108,19 +111,19 @@ def _entry(codec: Codec, removal: Removal, now: datetime, nbytes: int, pieces: i
 
 
 def read_archived(session: Session, thread_id: str) -> Plan[list[Archived]]:
-    """Return the archived parts of a thread, oldest first, what a summary builds on before it. A trip for each 500."""
+    """Return a thread's parts in order (`in_order`). One trip for each 500."""
     archive = archive_of(session, thread_id)
     cells = yield from archive.every_raw()
     return in_order([part_in(archive, key, cell) for key, cell in cells if ID.fullmatch(key)])
 
 
 def has_part(session: Session, thread_id: str, part: str) -> Plan[bool]:
-    """Return whether a part is there. One trip."""
+    """Return whether a part exists. One trip."""
     return bool((yield from archive_of(session, thread_id).read_raw([part])))
 
 
 def read_messages(session: Session, thread_id: str, part: str) -> Plan[list[BaseMessage]]:
-    """Return the messages of a part, as they were. One trip; two if it is large."""
+    """Return the messages of a part. One trip; two if it is large."""
     entry, head = yield from _read_head(session, thread_id, part)
     keys = _keys(entry)
     cells = (yield from archive_of(session, thread_id).read_raw(keys)) if keys else {}
@@ -128,7 +131,7 @@ def read_messages(session: Session, thread_id: str, part: str) -> Plan[list[Base
 
 
 def read_parts(session: Session, thread_id: str, entries: Sequence[Archived]) -> Plan[dict[str, list[BaseMessage]]]:
-    """Return the messages of parts by their ids, without parts that are gone. A trip for some megabytes of them."""
+    """Return the messages of existing parts by id. One trip for several megabytes."""
     found: dict[str, list[BaseMessage]] = {}
     for page in pages_of(entries):
         keys = [key for entry in page for key in (*_keys(entry), entry.id)]
@@ -138,7 +141,7 @@ def read_parts(session: Session, thread_id: str, entries: Sequence[Archived]) ->
 
 
 def pages_of(entries: Sequence[Archived]) -> Iterator[list[Archived]]:
-    """Yield parts in lots that may be read at once."""
+    """Yield parts in pages that fit into one request."""
     page: list[Archived] = []
     for entry in entries:
         if page and (sum(each.bytes for each in page) + entry.bytes > _MOST_BYTES or len(page) >= _PAGE):
@@ -163,12 +166,12 @@ def _read_messages(codec: Codec, entry: Archived, cells: Mapping[str, Cell]) -> 
         except CorruptStore as error:
             raise CorruptStore(f"{where}: its messages do not decode: {error}") from error
     if not all(isinstance(message, BaseMessage | Unread) for message in messages):
-        raise CorruptStore(f"{where}: what it holds are no messages")
-    # Of a message that is not read (`saver.raw`), the head alone says the id.
+        raise CorruptStore(f"{where}: it contains values that are not messages")
+    # The id of an unread message (`saver.raw`) is only in the head.
     said = zip(messages, entry.message_ids, strict=False)
     ids = [name if isinstance(message, Unread) else id_of(message) for message, name in said]
     if len(messages) != len(entry.message_ids) or tuple(ids) != entry.message_ids:
-        raise CorruptStore(f"{where}: it holds other messages than its head says")
+        raise CorruptStore(f"{where}: it contains other messages than its head lists")
     return messages
 
 
@@ -184,7 +187,7 @@ def _read_head(session: Session, thread_id: str, part: str) -> Plan[tuple[Archiv
 
 
 def pin(session: Session, thread_id: str, part: str, pinned: bool) -> Plan[Archived]:
-    """Mark a part as one to keep, or take the mark back. Two trips."""
+    """Mark a part for keeping, or remove the mark. Two trips."""
     archive = archive_of(session, thread_id)
     while True:
         entry, cell = yield from _read_head(session, thread_id, part)
@@ -197,7 +200,10 @@ def pin(session: Session, thread_id: str, part: str, pinned: bool) -> Plan[Archi
 
 
 def remove_archived(session: Session, thread_id: str, part: str) -> Plan[None]:
-    """Remove a part for good, its head first. Two trips; three if it is large, with the pieces one after the other."""
+    """Remove a part permanently, its head first.
+
+    Two trips; for a large part three, and its pieces one by one.
+    """
     entry, cell = yield from _read_head(session, thread_id, part)
     archive = archive_of(session, thread_id)
     pieces = (yield from archive.every_raw(f"{part}.")) if entry.pieces else ()
@@ -207,36 +213,36 @@ def remove_archived(session: Session, thread_id: str, part: str) -> Plan[None]:
 
 
 def find_way(session: Session, at: Address) -> Plan[tuple[set[str], set[str]]]:
-    """Return the checkpoints on the way to one, and those that are known to be on another branch. One trip."""
+    """Return the path to a checkpoint, and those known to be elsewhere. One trip."""
     graph = yield from session.store.read_graph(at.thread_id)
     nodes = [node for node in graph.nodes if node.address.checkpoint_ns == at.checkpoint_ns]
     ids = [str(node.address.checkpoint_id) for node in nodes]
     if at.checkpoint_id not in ids:
         return set(), set()
-    # Where checkpoints were pruned, the way may have led over any that was put before.
+    # If checkpoints were pruned, the path may have included any earlier one.
     way = [str(node.address.checkpoint_id) for node in Ancestry(nodes).way(nodes[ids.index(at.checkpoint_id)])]
     return set(way), set(ids[ids.index(way[-1]) :]).difference(way)
 
 
-# -- what should not be there ----------------------------------------------------------------------------------------
+# -- orphans ---------------------------------------------------------------------------------------------------------
 
 
 def has_checkpoint(session: Session, thread_id: str) -> Plan[bool]:
-    """Return whether a thread has a checkpoint, of whatever graph. One trip."""
+    """Return whether a thread has a checkpoint of any graph. One trip."""
     return bool((yield from session.store.scan(Query(thread_id, limit=1))))
 
 
 def remove_orphans(session: Session, thread_id: str) -> Plan[None]:
-    """Remove the archive of a thread that is gone. A trip; three if there is one."""
+    """Remove the archive of a deleted thread. One trip; three if there is an archive."""
     archive = archive_of(session, thread_id)
     cells = yield from archive.every_raw()
-    # Listed before this look: the cells of a thread that somebody begins from now on are not among them.
+    # The cells were listed before this check, so they exclude those of a thread that is created now.
     if cells and not (yield from has_checkpoint(session, thread_id)):
         yield from archive.remove({key: cell.token for key, cell in cells})
 
 
 def take_back(session: Session, entry: Archived) -> Plan[None]:
-    """Remove a part that was archived by mistake, unless it was there before. See `remove_archived`."""
+    """Remove a part archived by mistake, unless it existed before."""
     if not entry.pinned and len(entry.starts) < 2:
         with suppress(NotFound):
             yield from remove_archived(session, entry.thread_id, entry.id)
@@ -246,24 +252,30 @@ def take_back(session: Session, entry: Archived) -> Plan[None]:
 
 
 def copy_archive(session: Session, source: str, target: str) -> Plan[None]:
-    """Copy a thread's archive to a new thread. One trip if there is none; else two, and some for each cell."""
+    """Copy a thread's archive to a new thread.
+
+    One trip if it is empty, otherwise two and some for each cell.
+    """
     cells = yield from archive_of(session, source).every_raw()
     yield from _copy_cells(session, source, target, [key for key, _ in cells])
 
 
 def fork_archive(session: Session, source: str, target: str, fork: Graph, at: Address) -> Plan[None]:
-    """Copy to a fork the parts that were archived on its way. A trip; two more, and those of the cells, if any."""
+    """Copy to a fork the parts archived on its path.
+
+    One trip; with parts, two more and those of the cells.
+    """
     archive = archive_of(session, source)
     cells = yield from archive.every_raw()
     graph = (yield from session.store.read_graph(source)) if cells else fork
-    # The checkpoints of the thread from which steps began that its fork has not taken. A part that began from none of
-    # those that are left is copied, as is one that cannot be read.
+    # The checkpoints whose steps are not in the fork. Parts that started only from these are skipped. All others are
+    # copied, including those without a known start and unreadable ones.
     later = _places(graph) - _places(fork) | {(at.checkpoint_ns, at.checkpoint_id)}
     parts = set[str]()
     for key, cell in cells:
         if ID.fullmatch(key):
             starts = set[tuple[str, str | None]]()
-            with suppress(CorruptStore):  # it is copied as it is, and reported where it is read
+            with suppress(CorruptStore):  # copied as it is, and reported by its reader
                 head = part_in(archive, key, cell)
                 starts = {(head.checkpoint_ns, start) for start in head.starts}
             if not starts or starts - later:
@@ -276,7 +288,10 @@ def _places(graph: Graph) -> set[tuple[str, str | None]]:
 
 
 def _copy_cells(session: Session, source: str, target: str, keys: Sequence[str]) -> Plan[None]:
-    """Copy cells undecoded, the head of each part last. A trip for each cell, one for each lot, and one at the end."""
+    """Copy cells undecoded, each part's head last.
+
+    One trip for each cell, one for each lot, and one at the end.
+    """
     ordered = sorted(keys, key=lambda key: (key[:_ID], -len(key), key))
     for start in range(0, len(ordered), _LOT):
         lot = ordered[start : start + _LOT]
@@ -287,5 +302,5 @@ def _copy_cells(session: Session, source: str, target: str, keys: Sequence[str])
     if keys and not (yield from has_checkpoint(session, target)):
         yield from remove_orphans(session, target)
         raise NotFound(
-            f"thread {target!r} was deleted before the archive of {source!r} was there: nothing of it is left"
+            f"thread {target!r} was deleted while the archive of {source!r} was copied to it: nothing of it is left"
         )

@@ -88,6 +88,7 @@ class World:
         dies_last: Whether a call that dies first waits until the one of its turn that works has ended.
         has_cancelled: Whether a loop has cancelled calls, maybe between the ledger and the first line of the tool.
         has_died: Whether the store of a life was cut off, so that the ledger may not know how a call has ended.
+        error: The error with which the last life ended, if any.
     """
 
     turns: list[list[Does]]
@@ -95,6 +96,7 @@ class World:
     dies_last: bool = False
     has_cancelled: bool = False
     has_died: bool = False
+    error: BaseException | None = None
     begun: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
@@ -237,7 +239,8 @@ async def live(
         await asyncio.wait({task, hangs}, return_when=asyncio.FIRST_COMPLETED)
         (task if hangs.done() else hangs).cancel()
     await asyncio.wait({task})
-    world.has_cancelled |= face == "async" and (task.cancelled() or task.exception() is not None)
+    world.error = asyncio.CancelledError() if task.cancelled() else task.exception()
+    world.has_cancelled |= face == "async" and world.error is not None
     cache.close()
     tap.left = None
     state = graph.get_state(CONFIG)

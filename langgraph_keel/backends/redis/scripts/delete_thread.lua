@@ -1,6 +1,6 @@
 -- Store.delete_thread. With: fields, expiry, life
--- Constant: the memory is given back in the background (UNLINK). Cells go also where there is no thread.
--- Also what is damaged; the index forgets it with the next listing. Not what is somebody else's.
+-- Constant: memory is freed in the background (UNLINK). Cells are deleted even if there is no thread. A damaged thread
+-- is deleted too, and the next listing removes it from the index. Keys of other programs are not.
 local line = get('thread')
 local is_sound, thread = pcall(life, KEYS[1], line)
 if not is_sound and not line then

@@ -1,6 +1,6 @@
--- Store.delete_thread, if nothing was put since an entry. With: fields, expiry, life, order
--- Grows with: nothing; with the numbers above that entry, where much was removed. ARGV: epoch, place of the entry
--- Answers 1 if the thread was deleted.
+-- Store.delete_thread, if no entry was written after a given one. With: fields, expiry, life, order
+-- Constant; after removals, it grows with the numbers above that entry. ARGV: epoch, place of the entry
+-- Returns 1 if the thread was deleted.
 local thread = life(KEYS[1], get('thread'))
 local seq, _, last = named(ARGV[2])
 if not thread or thread.epoch ~= ARGV[1] or not last or last.state == 'ghost' then

@@ -1,4 +1,4 @@
--- Shared. Let keys expire together, so many milliseconds from now; returns when. Those that are not there stay so.
+-- Shared. Let keys expire together, in that many milliseconds; returns when. Missing keys are ignored.
 local function expire(keys, ttl)
   local time = redis.call('TIME')
   local at = time[1] * 1000 + math.floor(time[2] / 1000) + ttl

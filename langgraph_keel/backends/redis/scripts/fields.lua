@@ -1,15 +1,15 @@
--- Shared. KEYS[1] is the hash of a thread. Its fields (ids percent-encoded, so that ':' and ' ' only ever separate):
+-- Shared. KEYS[1] is the hash of a thread. Its fields (ids are percent-encoded: ':' and ' ' are only separators):
 --   thread                       epoch, last sequence number, visible entries, time and id as in the bucket's index
---   ttl                          milliseconds this thread lives after a write, or 0 for ever; over the saver's own
+--   ttl                          milliseconds until expiry after a write, 0 for none; overrides the saver's
 --   head:<ns>                    sequence number, state and id of the newest entry on the trunk (or of all)
---   id:<ns>:<id>                 sequence number of an entry, and "ghost" if it is one
---   entry:<seq>                  a line: checksum state ns id parent run time token,first... refs...; after it the header
+--   id:<ns>:<id>                 sequence number of an entry, and "ghost" for a ghost
+--   entry:<seq>                  a line: checksum state ns id parent run time token,first... refs...; then the header
 --   end:<ns>:<channel>           number of the next item
 --   item:<ns>:<channel>:<lo>     count, a space, the body of a row
 --   write:<ns>:<id>:<n>          task, a space, path, a space, the body of a batch
 --   run:<run>                    entries of that run
--- A parent that was there at the put is kept as #<seq>: half the bytes of an id.
--- No sizes of scripts are bounded by Redis: each script says what its work grows with.
+-- A parent that existed at the write is stored as #<seq>, half the bytes of an id.
+-- Redis does not limit the work of a script: each script states what its work grows with.
 local function field(...)
   return table.concat({ ... }, ':')
 end
@@ -18,16 +18,16 @@ local function get(name)
   return redis.call('HGET', KEYS[1], name)
 end
 
--- Ends the script with an error that names what is damaged. Nothing may have been written before.
+-- End the script with an error that names the damage. It must not have written anything yet.
 local function damaged(what, key)
   error('KEELDAMAGED ' .. what .. ' of ' .. (key or KEYS[1]))
 end
 
--- Numbers of more digits do not change when a loop adds 1 to them.
+-- With more digits, adding 1 in a loop would not change a number.
 local MOST_DIGITS = 15
 
--- The life of the thread as { epoch, seq, visible, member }, or nil if there is none.
--- A hash without this field is somebody else's: nothing has been written when the script ends with that error.
+-- The life of the thread as { epoch, seq, visible, member }, or nil if there is none. A hash without this field belongs
+-- to another program: the script ends with an error before it writes anything.
 local function life(key, line)
   if line then
     local epoch, seq, visible, member = line:match('^(%w+) (%d+) (%d+) ?(.*)$')
@@ -46,7 +46,7 @@ local function life_line(life)
   return string.format('%s %d %d ', life.epoch, life.seq, life.visible) .. life.member
 end
 
--- The checksum is of the words. The header has one of its own.
+-- The checksum covers the words. The header has its own.
 local function line_of(e)
   local words = table.concat({ e.state, e.ns, e.id, e.parent, e.run, e.at, e.token, e.refs }, ' ')
   return redis.sha1hex(words):sub(1, 8) .. ' ' .. words .. '\n'
@@ -62,7 +62,7 @@ local function parse(entry)
   return { state = state, ns = ns, id = id, parent = parent, run = run, at = at, token = token, refs = refs }
 end
 
--- The sequence number and the entry that a field "head:<ns>" or "id:<ns>:<id>" names.
+-- The sequence number and entry in a field "head:<ns>" or "id:<ns>:<id>".
 local function entry_at(name, value, ns, id)
   local seq = value:match('^%d+')
   local entry = seq and get('entry:' .. seq)
@@ -73,7 +73,7 @@ local function entry_at(name, value, ns, id)
   return seq, entry, e
 end
 
--- The state and the id that a field "head:<ns>" names.
+-- The state and id in a field "head:<ns>".
 local function head_of(name, value)
   local state, id = value:match('^%d+ (%l+) (.*)$')
   if state ~= 'trunk' and state ~= 'branch' then
@@ -94,12 +94,12 @@ local function runs_in(text)
   end
 end
 
--- What tells an entry from any other that has its number.
+-- The token that distinguishes entries with the same number.
 local function token_of(e)
   return e.token:match('^[^,]*')
 end
 
--- The entry that a stamp names, by its number and token; nil if it is no more.
+-- The entry of a stamp, by its number and token; nil if it no longer exists.
 local function named(place)
   local seq, token = place:match('^(%d+)%.(.*)$')
   local entry = seq and get('entry:' .. seq)
@@ -109,7 +109,7 @@ local function named(place)
   end
 end
 
--- Counts the entries of a run. A count that is damaged stays, so that the thread is still found by its run.
+-- Counts the entries of a run. A damaged count is left, so that the thread is still found by its run.
 local function count_run(run, by)
   local held = get('run:' .. run) or '0'
   if not held:find('%D') and #held <= MOST_DIGITS and redis.call('HINCRBY', KEYS[1], 'run:' .. run, by) < 1 then
@@ -117,7 +117,7 @@ local function count_run(run, by)
   end
 end
 
--- HSET and HDEL take what Lua's stack holds (8000).
+-- HSET and HDEL take as many arguments as Lua's stack holds (8000).
 local function in_parts(command, key, args)
   for first = 1, #args, 4000 do
     redis.call(command, key, unpack(args, first, math.min(first + 3999, #args)))

@@ -1,7 +1,7 @@
--- Store.find_cells, of keys that begin with two blocks. KEYS as in cells.
--- Grows with: the names that are looked at, at most 2000. ARGV: what the names of the cells begin with; the kind and
--- the two blocks; the name by rank that the page comes after ('' for none); the limit; whether headers are left out; marks
--- Replies the page, and the name by rank to continue after ('' at the end).
+-- Store.find_cells for prefixes of at least two blocks. KEYS as in cells.
+-- Grows with: the names read, at most 2000. ARGV: the prefix of the names; the kind and the two blocks; the rank name
+-- to continue after ('' for none); the limit; whether headers are omitted; marks
+-- Returns the page, and the rank name to continue after ('' at the end).
 local prefix, head, after, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local function is_found(name, value)
   if not value or name:sub(1, #prefix) ~= prefix then

@@ -1,6 +1,6 @@
--- Which members of a bucket's index say of a thread what it does not say itself; KEYS[1] is the index, KEYS[2] what the
--- bucket's threads can be found by (life.lua), and the others their hashes. With: fields, order
--- Grows with: the threads. ARGV: the members. A life that is no more is passed over, and a member that has moved.
+-- Members of a bucket's index that differ from their threads; KEYS[1] is the index, KEYS[2] the search terms of the
+-- bucket's threads (life.lua), and the others their hashes. With: fields, order
+-- Grows with: the threads. ARGV: the members. Ended lives and moved members are skipped.
 local function mislisted(number, member)
   local key, epoch = KEYS[number + 2], member:match('[^%z]*$')
   local thread = life(key, redis.call('HGET', key, 'thread'))

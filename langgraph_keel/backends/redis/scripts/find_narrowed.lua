@@ -1,11 +1,11 @@
--- As find_threads, of those threads that can be found by some marks, or of which nothing is known; KEYS[2] is what the
--- threads of the bucket can be found by (life.lua). If these are all, they may be more than asked for, in any order, and
--- come before the page.
--- Grows with: the threads of the bucket. ARGV: as there; then the marks.
+-- As find_threads, restricted to threads with some marks or without known marks; KEYS[2] is the search terms of the
+-- bucket's threads (life.lua). A complete reply may contain more threads than requested, in any order, and threads
+-- before the page.
+-- Grows with: the threads of the bucket. ARGV: as in find_threads; then the marks.
 local after, limit, few, share = ARGV[1], tonumber(ARGV[2]), 64, 2 * tonumber(ARGV[2])
 local find = string.find
 
--- In all of what is held: that a mark stands in an id by chance does no harm.
+-- Searches the whole value: a mark that occurs in an id by chance is harmless.
 local function fits(held)
   for number = 4, #ARGV do
     if not find(held, ARGV[number], 1, true) then
@@ -21,7 +21,7 @@ if ARGV[3] == 'up' then
 end
 local found, from, looked = {}, after == '' and first or '(' .. after, 0
 
--- Look at the threads in order, until enough are found or so many were looked at; return whether there are more.
+-- Read the threads in order, until enough are found or that many were read; return whether there are more.
 local function look(most)
   repeat
     local page = redis.call(read, KEYS[1], from, last, 'LIMIT', 0, share)
@@ -40,8 +40,8 @@ local function look(most)
   return looked >= most
 end
 
--- Where few are found, their places stand with the marks. An earlier Keel has listed threads without marks: then there
--- are fewer of these.
+-- If few are found, their places are stored with the marks. An earlier Keel listed threads without marks: then there
+-- are fewer marks than threads.
 local function read_few()
   local few_found = {}
   if redis.call('HLEN', KEYS[2]) ~= redis.call('ZCARD', KEYS[1]) then
@@ -58,7 +58,7 @@ local function read_few()
   return few_found
 end
 
--- Most of those that come first are asked for, or few of all.
+-- Either most of the first threads match, or few of all.
 if not look(share) then
   return { 1, found }
 elseif #found == limit then

@@ -1,6 +1,6 @@
--- What of a thread's keys is not as Keel writes it: each time the position of the key and what is wrong. KEYS are the
--- thread, its cells and their names. With: fields, cells
--- Grows with: all fields of these keys. ARGV: the most to be found
+-- Defects of a thread's keys: each time the position of the key and the defect. KEYS are the thread, its cells and
+-- their names. With: fields, cells
+-- Grows with: all fields of these keys. ARGV: the maximum of defects
 local most, odd = tonumber(ARGV[1]), {}
 
 -- Not string.format: its %s ends at a NUL.
@@ -14,7 +14,7 @@ local function is_number(text)
   return text and #text <= MOST_DIGITS and not text:find('%D')
 end
 
--- What each kind of field must be like; returns whether it is.
+-- For each kind of field, a function that returns whether a field is valid.
 local is_ours, thread = pcall(life, KEYS[1], get('thread'))
 local is_sound = {
   thread = function() return is_ours end,
@@ -61,7 +61,7 @@ for _, name in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do
   cell = cell or head and head .. rest
   local value = redis.call('HGET', KEYS[2], cell or name)
   listed[name] = true
-  -- A name without a cell is left by a script that was refused in between, and is passed over.
+  -- A script that was refused halfway leaves a name without a cell; readers skip it.
   if not (cell or name):find('^%l+:[%w_][%w._-]*$') or value and origin
     and value:match('^[^ ]* [^ ]* ([^ \n]*)') ~= origin or value and head and ranked(cell, value) ~= name then
     see(3, 'member', name, 'is damaged')

@@ -1,6 +1,6 @@
 -- Store.find_runs among the threads of KEYS. With: fields, lives
 -- Grows with: threads times runs. ARGV: the runs; then as in lives
--- Replies with the positions of those that have one.
+-- Returns the positions of threads that have one.
 local found = {}
 for number = 1, THREADS do
   for n = 1, indexed(number) and #ARGV - THREADS or 0 do

@@ -1,7 +1,6 @@
--- Which of the threads of KEYS show no checkpoint: there is no such hash, or it has writes only. With: fields
+-- The threads of KEYS without a visible checkpoint: no hash, or only writes. With: fields
 -- Grows with: the threads.
--- Replies with their positions.
--- What is damaged is none: nobody can tell.
+-- Returns their positions. Damaged threads are left out: their state is unknown.
 local function is_stray(key)
   local thread = life(key, redis.call('HGET', key, 'thread'))
   return not thread or thread.visible == 0

@@ -1,5 +1,5 @@
--- The threads of one bucket, last activity first, and whether these are all; KEYS[1] is its index.
--- Grows with: the limit. ARGV: the member that the page comes after ('' for none), the limit (-1 for all),
+-- The threads of one bucket, latest activity first, and whether these are all; KEYS[1] is its index.
+-- Grows with: the limit. ARGV: the member to continue after ('' for none), the limit (-1 for all),
 -- 'down', or 'up' for the opposite order
 local read, first, last = 'ZREVRANGEBYLEX', '+', '-'
 if ARGV[3] == 'up' then

@@ -1,5 +1,5 @@
--- Which keys of a bucket hold something else than Keel puts there: the position of each, and what it holds.
--- Grows with: the keys. ARGV: for each what it should hold.
+-- Keys of a bucket with the wrong type: the position and type of each.
+-- Grows with: the keys. ARGV: the expected type of each.
 local wrong = {}
 for number, key in ipairs(KEYS) do
   local held = redis.call('TYPE', key).ok

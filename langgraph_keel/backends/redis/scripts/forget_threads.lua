@@ -1,5 +1,5 @@
--- Take lives out of the bucket's indexes (KEYS[1] to KEYS[3]) that are no more: expired, deleted by hand, or followed by
--- another. With: fields
+-- Remove ended lives from the bucket's indexes (KEYS[1] to KEYS[3]): expired, deleted by hand, or followed by another.
+-- With: fields
 -- Grows with: the threads. ARGV: their members; the other KEYS are their hashes.
 for number, member in ipairs(ARGV) do
   local key = KEYS[number + 3]

@@ -1,14 +1,14 @@
--- Shared. KEYS[2] is the index of the bucket's threads, KEYS[3] that of those that expire, by when; KEYS[4] and KEYS[5]
--- are the thread's cells, which live as long as it; KEYS[6] is what the bucket's threads can be found by. With: expiry
--- Both indexes name a life of a thread, by its last activity, its id and its epoch: so that what an earlier life left
--- there, which expired or was deleted by hand, is never taken for this one.
+-- Shared. KEYS[2] is the index of the bucket's threads, KEYS[3] that of the expiring ones, by time; KEYS[4] and KEYS[5]
+-- are the thread's cells, which expire with it; KEYS[6] is the search terms of the bucket's threads. With: expiry
+-- Both indexes name a life of a thread by its last activity, id and epoch, so that entries of an earlier life (expired
+-- or deleted by hand) are never taken for this one.
 local function place(life)
   return life.member .. '\0' .. life.epoch
 end
 
--- What a life can be found by (engine/entries.py), under its epoch: the sequence number of the root entry that the marks
--- are of; the marks; the latest checkpoint to which tasks have written; the marks that these writes have added ('?' if
--- unknown); and its place in the index, so that a list reads nothing else. Without marks it is always looked at.
+-- The search terms of a life (engine/entries.py), under its epoch: the sequence number of the root entry of the marks;
+-- the marks; the latest checkpoint to which tasks have written; the marks that these writes added ('?' if unknown); and
+-- its place in the index, so that a list reads nothing else. A search always reads a thread without marks.
 local function marks_of(life)
   local held = redis.call('HGET', KEYS[6], life.epoch) or ''
   local seq, marks, late_of, late = held:match('^(%d*)|([^|]*)|([^|]*)|([^|]*)|')
@@ -24,8 +24,8 @@ local function unmark(member)
   redis.call('HDEL', KEYS[6], member:match('[^%z]*$'))
 end
 
--- Move the thread to another place in the index, with what it can be found by there. Before the thread itself is
--- written: should the user have no right to that (ACL), all that is left is a member that readers pass over.
+-- Move the thread and its search terms to another place in the index. Called before the thread is written: if the user
+-- may not write it (ACL), only a member remains, which readers skip.
 local function index(life, member, held)
   if life.member ~= member then
     local old = life.member ~= '' and place(life)
@@ -45,7 +45,7 @@ local function index(life, member, held)
   end
 end
 
--- Take a few threads that have expired out of the indexes: no more than come in with a put.
+-- Remove a few expired threads from the indexes, about as many as a write can add.
 local function sweep(now)
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 4)) do
     redis.call('ZREM', KEYS[2], member)
@@ -54,7 +54,7 @@ local function sweep(now)
   end
 end
 
--- The milliseconds that the thread lives after a write: its own, or else the saver's. Read before anything is written.
+-- The time to live after a write: the thread's own, or else the saver's. Read before anything is written.
 local function ttl_of(default)
   local ttl = redis.call('HGET', KEYS[1], 'ttl') or default
   if ttl:find('%D') or #ttl > MOST_DIGITS then
@@ -63,9 +63,9 @@ local function ttl_of(default)
   return ttl
 end
 
--- Let the thread expire so many milliseconds from now (`ttl_of`; if empty: as it is).
--- In the same script as the write, and of one hash: a thread expires as a whole, and its cells with it. The score is
--- later than that, so that who is swept has expired.
+-- Let the thread expire in that many milliseconds (`ttl_of`; '': unchanged), in the same script as the write. A thread
+-- is one hash, so it expires as a whole, and its cells with it. The score is later, so that only expired threads are
+-- removed.
 local function arm(life, ttl)
   if ttl == '0' then
     persist({ KEYS[1], KEYS[4], KEYS[5] })

@@ -1,5 +1,5 @@
 -- Store.list_cells.
--- Grows with: the page, whose bodies are not looked at. ARGV: from which name to which (as ZRANGEBYLEX is told), limit
+-- Grows with: the page, without its bodies. ARGV: first and last name (as for ZRANGEBYLEX), limit
 local from, to, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local page, names = {}, {}
 repeat

@@ -10,6 +10,6 @@ while true do
   if kind then
     table.insert(kinds, kind)
   end
-  -- What sorts after all names that begin so: ';' follows ':', and 'A' follows '@'. A damaged name is passed over.
+  -- Skip all names with this prefix: ';' follows ':', and 'A' follows '@'. Damaged names are skipped.
   from = kind and '[' .. kind .. ';' or name:sub(1, 1) == '@' and '[A' or name:sub(1, 1) == '^' and '[_' or '(' .. name
 end

@@ -1,12 +1,12 @@
 -- Store.list_writes. With: fields
 -- Grows with: all fields of the thread.
--- ARGV: the field after which the page begins, and most of them. Replies with fields and values in turn.
+-- ARGV: the field to continue after, and the limit. Returns fields and values in turn.
 local function split(name)
   local place, n = name:match('^(.*):(%d+)$')
   return place or '', tonumber(n) or 0
 end
 
--- In the order of arrival at each checkpoint: as text, the tenth would come before the second.
+-- In order of arrival per checkpoint: as text, the tenth would come before the second.
 local function precedes(a, b)
   local place, n = split(a)
   local other, m = split(b)

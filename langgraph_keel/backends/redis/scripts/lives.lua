@@ -1,9 +1,9 @@
--- Shared. KEYS are the hashes of many threads, and after them the index of their bucket; the last of ARGV are the epochs
--- of these threads as the index has them. With: fields
+-- Shared. KEYS are the hashes of many threads, then the index of their bucket; the last ARGV are the epochs of these
+-- threads in the index. With: fields
 local THREADS = #KEYS - 1
 
--- The life that the index means; nil if it is no more: expired, deleted by hand, or followed by another. One that
--- followed is in the index, too, unless it has writes only; else the epoch of this one is damaged.
+-- The life that the index names; nil if it ended: expired, deleted by hand, or followed by another. The following life
+-- is in the index too, unless it has only writes; otherwise this epoch is damaged.
 local function indexed(number)
   local thread = life(KEYS[number], redis.call('HGET', KEYS[number], 'thread'))
   if not thread or thread.epoch == ARGV[#ARGV - THREADS + number] then

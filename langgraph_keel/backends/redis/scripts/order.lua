@@ -1,4 +1,4 @@
--- Shared. Entries in the order they were put, newest first. With: fields
+-- Shared. Entries in the order of their writes, newest first. With: fields
 local GAP = 128
 
 local function left(key, below)
@@ -14,7 +14,7 @@ local function left(key, below)
 end
 
 -- Calls see(seq, entry) for each entry below a sequence number, until it returns true.
--- Counts down; where many numbers in a row are gone (pruned), the names of what is left are read once.
+-- Counts down; after many missing numbers in a row (pruned), the names of the remaining fields are read once.
 local function each_entry(key, below, see)
   local missing = 0
   local seq = below - 1

@@ -1,6 +1,6 @@
 -- Shared. Parents as users see them. With: fields
 
--- The id of the parent, '' if it has none that is there to be read.
+-- The id of the parent, '' if it has no visible parent.
 local function shown(key, ns, parent)
   if parent:sub(1, 1) == '#' then
     local entry = redis.call('HGET', key, 'entry:' .. parent:sub(2))

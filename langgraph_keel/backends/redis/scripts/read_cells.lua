@@ -1,5 +1,5 @@
 -- Store.read_cells.
--- Grows with: the cells, with their bodies. ARGV: the cells. A cell that is empty is nil in the reply.
+-- Grows with: the cells, with their bodies. ARGV: the cells. A missing cell is nil in the reply.
 local found = {}
 for n, name in ipairs(ARGV) do
   local value = redis.call('HGET', KEYS[1], name)

@@ -1,7 +1,7 @@
 -- Store.read_entry. With: fields, rows, parents, expiry, life
 -- Grows with: the rows and batches of the entry.
--- ARGV: ns, id ('' for the head), the stamp of an entry whose rows the asker has (or ''); and to let the thread live on
--- because it is read: '1', the saver's ttl
+-- ARGV: ns, id ('' for the head), the stamp of an entry whose rows the caller has (or ''); to refresh the expiry on
+-- read: '1', the saver's ttl
 local ns, id, known, refreshes, ttl = unpack(ARGV)
 local name = id == '' and field('head', ns) or field('id', ns, id)
 local found = redis.call('HMGET', KEYS[1], 'thread', name)

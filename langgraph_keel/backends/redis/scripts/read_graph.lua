@@ -1,5 +1,5 @@
 -- Store.read_graph. With: fields
--- Grows with: all fields of the thread; its entries with their headers are the reply.
+-- Grows with: all fields of the thread. Returns its entries with their headers.
 local thread = life(KEYS[1], get('thread'))
 if not thread then
   return {}

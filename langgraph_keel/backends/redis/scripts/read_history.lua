@@ -1,5 +1,5 @@
 -- Store.read_history. With: fields, rows, parents
--- Grows with: the ancestors until all channels were seen, with their rows and batches; at most all of the thread.
+-- Grows with: the ancestors read until all channels are found, with their rows and batches; at most the whole thread.
 -- ARGV: ns, id ('' for the head), and the channels
 local ns, id = ARGV[1], ARGV[2]
 local thread = life(KEYS[1], get('thread'))

@@ -1,6 +1,6 @@
--- Store.read_threads: what a listing says of the threads of KEYS. With: fields, parents, lives
--- Grows with: the threads. ARGV: as in lives. A life that is no more is an empty list, and one that is damaged a list of
--- nothing: the others are told all the same.
+-- Store.read_threads: the summaries of the threads of KEYS. With: fields, parents, lives
+-- Grows with: the threads. ARGV: as in lives. An ended life is an empty list, a damaged one a list of nil; the other
+-- threads are still returned.
 local function told(number, key)
   local thread = indexed(number)
   if not thread then

@@ -1,8 +1,8 @@
--- Store.copy_thread up to an entry, the first of two: the fields of the copy. With: fields, order
--- Grows with: what is copied, which is all of the reply; not with what was put later, unless much of it was removed.
+-- Store.copy_thread up to an entry, first of two calls: the fields of the copy. With: fields, order
+-- Grows with: the copied fields, which are the reply; not with later entries, unless many of them were removed.
 -- ARGV: epoch, place of the entry, its header in the copy, the time of the copy
--- Answers nothing if there is no such entry. The sequence number of the thread stays, so that none is used again: the
--- parent of an entry may have been put again, and have a higher number than the copy.
+-- Returns nothing if the entry does not exist. The thread's sequence number is copied, so that no number is reused: the
+-- parent of an entry may have been written again, with a higher number than the copy.
 local thread = life(KEYS[1], get('thread'))
 local seq, _, last = named(ARGV[2])
 if not thread or thread.epoch ~= ARGV[1] or not last or last.state == 'ghost' then
@@ -25,7 +25,7 @@ local function put_writes(e)
   end
 end
 
--- Of each log, the items between the first and the last that an entry shows.
+-- Of each log, the items from the first to the last that an entry refers to.
 local function note(e)
   for channel, shown in e.refs:gmatch('([^ :]+):%d+:([^ ]+)') do
     local log = field(e.ns, channel)
@@ -62,9 +62,9 @@ each_entry(KEYS[1], tonumber(seq) + 1, function(number, entry)
   end
 end)
 
-local MOST_ITEMS = 1024 -- core.rows.MOST_ITEMS: no row holds more
+local MOST_ITEMS = 1024 -- core.rows.MOST_ITEMS: no row contains more
 
--- Where many numbers in a row are gone (pruned, or damage has made them large), the names of what is left are read once.
+-- After many missing numbers in a row (pruned, or large by damage), the names of the remaining fields are read once.
 local names
 local function put_left(log, first, last)
   names = names or redis.call('HKEYS', KEYS[1])
@@ -102,7 +102,7 @@ local ttl = get('ttl')
 if ttl then
   put('ttl', ttl)
 end
--- The index orders by time as it was before percent-encoding; NUL separates, and \1 escapes both.
+-- The index sorts by the time before percent-encoding; NUL separates, and \1 escapes both.
 local at = last.at:gsub('%%(%x%x)', function(code) return string.char(tonumber(code, 16)) end)
 at = at:gsub('[%z\1]', function(byte) return byte == '\1' and '\1\2' or '\1\1' end)
 thread.member = at .. (thread.member:match('%z.*$') or '\0')

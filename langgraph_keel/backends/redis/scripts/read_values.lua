@@ -1,6 +1,6 @@
 -- Store.read_values for entries of one thread. With: fields, rows
 -- Grows with: the entries, their rows and batches.
--- ARGV: epoch, and the entries' places. Replies with rows, and batches of those that are still there.
+-- ARGV: epoch, and the entries' places. Returns rows, and batches of entries that still exist.
 local thread = life(KEYS[1], get('thread'))
 local found = {}
 for n = 2, thread and thread.epoch == ARGV[1] and #ARGV or 0 do

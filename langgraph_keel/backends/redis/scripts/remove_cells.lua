@@ -1,5 +1,5 @@
 -- Store.remove_cells. With: cells
--- Grows with: the cells. ARGV: each cell, and the token that it must hold. Replies how many there were.
+-- Grows with: the cells. ARGV: each cell, and its expected token. Returns the number of removed cells.
 local gone = 0
 for n = 1, #ARGV, 2 do
   local held = redis.call('HGET', KEYS[1], ARGV[n])

@@ -1,8 +1,8 @@
 -- Store.remove_entries. With: fields, expiry, life, order
--- Grows with: what is removed, and the entries that stay.
--- ARGV: epoch, count of entries to go, their places; then per ghost its place and the channels it keeps, each between
+-- Grows with: the removed fields and the remaining entries.
+-- ARGV: epoch, count of entries to remove, their places; then per ghost its place and the channels it keeps, between
 -- spaces.
--- Fields are deleted before others are set: so entries can be removed when memory is full.
+-- Fields are deleted before others are set, so that entries can be removed when memory is full.
 local thread = life(KEYS[1], get('thread'))
 if not thread or thread.epoch ~= ARGV[1] then
   return 0
@@ -58,7 +58,7 @@ for run, entries in pairs(runs) do
 end
 in_parts('HSET', KEYS[1], set)
 
--- What is left tells the heads, the last activity and how many there are to be seen.
+-- Heads, last activity and the number of visible entries are computed from the remaining ones.
 local newest
 thread.visible = 0
 each_entry(KEYS[1], thread.seq + 1, function(seq, entry)
@@ -85,7 +85,7 @@ if touched[''] and touched[''].seq ~= held.seq then
   held.seq, held.marks = '', ''
 end
 
--- The index orders by time as it was before percent-encoding; NUL separates, and \1 escapes both.
+-- The index sorts by the time before percent-encoding; NUL separates, and \1 escapes both.
 local member = ''
 if newest then
   local at = newest.at:gsub('%%(%x%x)', function(code) return string.char(tonumber(code, 16)) end)

@@ -1,5 +1,5 @@
 -- Store.remove_rows. With: fields
--- Grows with: all fields of the thread, and the bodies of the rows that go.
+-- Grows with: all fields of the thread, and the bodies of the removed rows.
 -- ARGV: epoch; then per item log: namespace and channel, its end, and the live runs in ascending order
 if (life(KEYS[1], get('thread')) or {}).epoch ~= ARGV[1] then
   return 0
@@ -13,7 +13,7 @@ for n = 2, #ARGV, 3 do
   logs[ARGV[n]] = { below = tonumber(ARGV[n + 1]), runs = runs }
 end
 
--- The first run that ends after an item, by halving.
+-- The first run that ends after an item, by binary search.
 local function run_after(runs, number)
   local low, high = 1, #runs + 1
   while low < high do

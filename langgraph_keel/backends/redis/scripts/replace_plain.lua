@@ -1,11 +1,11 @@
 -- Store.replace_plain. With: fields, expiry, life
 -- Grows with: the records of the request.
--- ARGV: epoch; then for each record its field, the token of an entry, the count of a row's items or nothing, and its body.
+-- ARGV: epoch; then per record its field, the token of an entry, a row's item count or '', and its body.
 local thread = life(KEYS[1], get('thread'))
 if not thread or thread.epoch ~= ARGV[1] then
   return 0
 end
--- What stands before the body.
+-- The prefix before the body.
 local heads = { entry = '^[^\n]*\n', item = '^%d+ ', write = '^[^ ]* [^ ]* ' }
 local set = {}
 for n = 2, #ARGV, 3 do

@@ -1,9 +1,9 @@
 -- Shared. Rows of the item logs, and the batches of a checkpoint. With: fields
-local MOST_ITEMS = 1024 -- core.rows.MOST_ITEMS: no row holds more
+local MOST_ITEMS = 1024 -- core.rows.MOST_ITEMS: no row contains more
 local taken = {} -- per log: first number -> count
-local covered = {} -- per log: where the row that was looked up last begins and ends
-local walked = {} -- per log and run: whether it was done
-local rows = {} -- the reply: per log its namespace and channel, and then numbers and values in turn
+local covered = {} -- per log: the range of the row looked up last
+local walked = {} -- per log and run: whether it is done
+local rows = {} -- the reply: per log its namespace and channel, then numbers and values in turn
 
 local function row_at(log, lo)
   if taken[log][lo] then
@@ -14,13 +14,13 @@ local function row_at(log, lo)
     local count = tonumber(value:match('^%d+'))
     table.insert(rows[log], lo)
     table.insert(rows[log], value)
-    -- One that holds nothing is damage that the reader will name, and would be looked at for ever.
+    -- An empty row is damage, which the reader will report; it would cause an endless loop here.
     taken[log][lo] = count ~= 0 and count or nil
     return taken[log][lo]
   end
 end
 
--- Where the row begins that holds an item: a row is found by its first number only, so look back.
+-- The start of the row with an item: rows are found by their first number only, so search backwards.
 local function start_of(log, number)
   local last = covered[log]
   if last and last[1] <= number and number < last[2] then
@@ -34,7 +34,7 @@ local function start_of(log, number)
   end
 end
 
--- Take the rows that hold the items of a run. Returns false at a gap, which is damage that the reader will name.
+-- Take the rows with the items of a run. Returns false at a gap, which is damage that the reader will report.
 local function take_run(log, lo, hi)
   local at = start_of(log, lo)
   while at and at < hi do
@@ -69,7 +69,7 @@ local function all_rows()
   return reply
 end
 
--- Batches are numbered without gaps: they only go together.
+-- Batches are numbered without gaps: they are only removed together.
 local function batches(ns, id)
   local found = {}
   local value = get(field('write', ns, id, 0))

@@ -1,9 +1,9 @@
 -- Store.scan of one thread. With: fields, order, parents, select
--- Grows with: the entries it passes until the page is full; with a namespace or id that is rare, all of the thread.
--- ARGV: as in select; then epoch and sequence number of the entry that the page comes after ('' for none), the limit
+-- Grows with: the entries read until the page is full; for a rare namespace or id, the whole thread.
+-- ARGV: as in select; then epoch and sequence number of the entry to continue after ('' for none), the limit
 local thread = life(KEYS[1], get('thread'))
 local after_epoch, after, limit = ARGV[5], ARGV[6], tonumber(ARGV[7])
--- A thread that was begun anew is later than all of the old one.
+-- The entries of a new life of the thread are later than all of the old one.
 if not thread or (after ~= '' and after_epoch ~= thread.epoch) then
   return {}
 end

@@ -1,10 +1,10 @@
--- Store.scan of many threads, those of KEYS. With: fields, order, parents, select, lives
+-- Store.scan of the threads of KEYS. With: fields, order, parents, select, lives
 -- Grows with: all entries of these threads.
--- ARGV: as in select; then id, epoch and sequence number of the entry that the page comes after ('' for none), the
--- limit; then as in lives
+-- ARGV: as in select; then id, epoch and sequence number of the entry to continue after ('' for none), the limit; then
+-- as in lives
 local after_id, after_epoch, after_seq, limit = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 
--- By id, then by which thread is younger (epochs begin with the time), then by sequence: the greatest first.
+-- By id, then by age of the thread (epochs begin with the time), then by sequence number: the greatest first.
 local function before(a, b)
   if a.id ~= b.id then
     return less(b.id, a.id)

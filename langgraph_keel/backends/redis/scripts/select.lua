@@ -1,7 +1,7 @@
--- Shared. Which entries a query means. With: fields, order
+-- Shared. Select the entries of a query. With: fields, order
 -- ARGV: has ns ('1' or ''), ns, id ('' for all), before ('' for none) ... the rest is the script's.
 
--- Ids as they were before percent-encoding. Lua's own < depends on the server's locale: compare bytes.
+-- Ids before percent-encoding. Compares bytes, because Lua's own < depends on the server's locale.
 local function raw(id)
   return (id:gsub('%%(%x%x)', function(code) return string.char(tonumber(code, 16)) end))
 end

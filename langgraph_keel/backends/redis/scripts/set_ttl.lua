@@ -1,5 +1,5 @@
 -- RedisStore.set_ttl. With: fields, expiry, life
--- Constant. ARGV: milliseconds, or 0 for ever. Replies whether there is such a thread.
+-- Constant. ARGV: milliseconds, or 0 for no expiry. Returns whether the thread exists.
 local thread = life(KEYS[1], get('thread'))
 if not thread then
   return 0

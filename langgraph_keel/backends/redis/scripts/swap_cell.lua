@@ -1,10 +1,10 @@
 -- Store.swap_cell. With: expiry, cells
--- Constant, but for the bodies. ARGV: the cell, the token it should hold ('' if it should be empty), the value that it
--- is to hold ('' to empty it), its body, the saver's ttl
+-- Constant, except for the bodies. ARGV: the cell, its expected token ('' if it should not exist), the new value ('' to
+-- remove it), its body, the saver's ttl
 local name, expected, value, body, default = unpack(ARGV)
 local held = redis.call('HGET', KEYS[1], name)
 if token_of(held) ~= expected then
-  -- The same request again, because its reply was lost: done, as the first time.
+  -- The same request again, because its reply was lost: it succeeded the first time.
   if token_of(held) == token_of(value) then
     return { 1 }
   end
@@ -17,12 +17,12 @@ if value == '' then
   return { 1 }
 end
 
--- Cells live as if the thread was written now (its own time, or else the saver's), and no shorter than the thread.
--- Read before anything is written: if that key is somebody else's, the script ends here.
+-- Cells expire as if the thread was written now (its own time, or else the saver's), and not before the thread.
+-- Read before anything is written: if the key belongs to another program, the script ends here.
 local ttl = tonumber(redis.call('HGET', KEYS[3], 'ttl') or default) or 0
 local left = redis.call('PTTL', KEYS[3])
 
--- Names before the cell: should the user have no right to it (ACL), all that is left are names that readers pass over.
+-- Names before the cell: if the user may not write the cell (ACL), only names remain, which readers skip.
 redis.call('ZADD', KEYS[2], 0, name)
 if now or new then
   redis.call('ZADD', KEYS[2], 0, now or name, 0, new or name)

@@ -1,18 +1,19 @@
 -- Store.write_entry. With: fields, expiry, life, order
--- Grows with: the rows of the request, the small rows a repack replaces; for an id that is put again, with what was
--- put since; for the first put of a thread, with the writes that tasks have stored before it.
--- ARGV: epoch (of the thread, should it be new), ns, id, parent, run, time, token, refs, header, epoch, sequence
--- number and token of the base, what to check, time and id for the index, ttl, of the root namespace '=' and what the thread can be found by; then per channel of appends: name, count of rows, and each row's
--- count and body; after an empty name the repacks: name, count of rows, and each row's number, count and body.
--- All that can be refused is refused before the first write: Redis does not take back what a script has written. Out
--- of memory (OOM), Redis refuses the first ZADD or HSET, and lets a script go on that has written.
+-- Grows with: the rows of the request, and the small rows a repack replaces; for an existing id, with the entries
+-- written since; for the first entry of a thread, with the writes that tasks have stored before it.
+-- ARGV: epoch (for a new thread), ns, id, parent, run, time, token, refs, header, epoch, sequence number and token of
+-- the base, the check to make, time and id for the index, ttl, for the root namespace '=' and the search terms of the
+-- thread; then per channel of appends: name, count of rows, and each row's count and body; after an empty name the
+-- repacks: name, count of rows, and each row's number, count and body.
+-- All refusals come before the first write, because Redis does not roll a script back. When out of memory (OOM), Redis
+-- refuses the first ZADD or HSET, and lets a script continue that has written.
 local epoch, ns, id, parent, run, at, token, refs, header, base_epoch, base, base_token,
   check, member, ttl, marks = unpack(ARGV, 1, 16)
 local found = redis.call('HMGET', KEYS[1], 'thread', field('head', ns), field('id', ns, id), field('id', ns, parent),
   'entry:' .. base)
 local thread = life(KEYS[1], found[1]) or { epoch = epoch, seq = 0, visible = 0, member = '' }
 
--- The same request again, because its reply was lost: answer as the first time.
+-- The same request again, because its reply was lost: reply as the first time.
 local same = found[3] and tonumber(found[3]:match('^%d+'))
 local old = same and parse(get('entry:' .. same))
 if old and token_of(old) == token then
@@ -23,7 +24,7 @@ if old and token_of(old) == token then
   return reply
 end
 
--- By its token too: a server that lost what was put last has used its number again.
+-- Also by its token: a server that lost the last write has reused its number.
 local of = base_epoch == thread.epoch and found[5] and parse(found[5])
 if base ~= '' and (not of or of.state == 'ghost' or token_of(of) ~= base_token) then
   return { 'gone' }
@@ -32,7 +33,7 @@ local head_state, head_id
 if found[2] then
   head_state, head_id = head_of(field('head', ns), found[2])
   if tonumber(found[2]:match('^%d+')) > thread.seq then
-    damaged('the field "thread"') -- else a number would be used again, and what has it be lost
+    damaged('the field "thread"') -- otherwise a number would be reused, and its entry lost
   end
 end
 ttl = ttl_of(ttl)
@@ -47,7 +48,7 @@ local function put(name, value)
   table.insert(set, value)
 end
 
--- Append, numbered on from the highest number ever used there.
+-- Append, numbered from the highest number ever used in the log.
 local first, p = {}, 17
 while ARGV[p] ~= '' do
   local channel, rows = ARGV[p], tonumber(ARGV[p + 1])
@@ -63,7 +64,7 @@ while ARGV[p] ~= '' do
   p = p + 2 + 2 * rows
 end
 
--- Replace small rows by one, if they are those it was packed from: else leave it out.
+-- Replace small rows by the one packed from them; skip it if they have changed.
 local function repack(channel, lo, count, body)
   local log, inside, number = field('item', ns, channel), {}, lo
   while number < lo + count do
@@ -93,7 +94,7 @@ while ARGV[p] do
   p = p + 2 + 3 * rows
 end
 
--- Give new items (+lo-hi) their numbers, and join a run with the one before it.
+-- Give new items (+lo-hi) their numbers, and join adjacent runs.
 local function settled(channel, kind, runs)
   if not runs:find('+', 1, true) then
     return
@@ -114,7 +115,7 @@ local function settled(channel, kind, runs)
 end
 refs = refs:gsub('([^ :]+):(%d+):([^ ]+)', settled)
 
--- A host whose clock is behind moves no thread back. In the index NUL separates, and \1 escapes both.
+-- A host with a slow clock does not move the thread back. In the index NUL separates, and \1 escapes both.
 if member < thread.member then
   member = thread.member
   at = member:match('^[^%z]*'):gsub('\1(.)', function(code) return code == '\1' and '\0' or '\1' end)
@@ -136,7 +137,7 @@ if not old or old.state == 'ghost' then
   thread.visible = thread.visible + 1
 end
 
--- Children of an entry that is put again follow it.
+-- Children of an entry that is written again refer to the new one.
 if same then
   each_entry(KEYS[1], thread.seq, function(number, child)
     local e = number > same and parse(child)
@@ -156,7 +157,7 @@ if marks ~= '' and state == 'trunk' then
   end
 end
 if thread.member == '' then
-  -- Marks of writes before the first put were not kept: they are unknown up to the latest checkpoint with writes.
+  -- Marks of writes before the first entry were not stored: they are unknown up to the latest checkpoint with writes.
   for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
     local of = name:match('^write::([^:]*):')
     if of and held.late_of < of then

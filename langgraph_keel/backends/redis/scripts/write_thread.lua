@@ -1,7 +1,7 @@
--- Store.copy_thread, the second: the target, whole or not at all. With: fields, expiry, life
+-- Store.copy_thread, second call: the target, whole or not at all. With: fields, expiry, life
 -- Grows with: the thread.
--- ARGV: epoch, member ('' where the source has none), ttl, and the fields of the source
--- A copy with this very epoch is what this request made before its reply was lost.
+-- ARGV: epoch, member ('' if the source has none), ttl, and the fields of the source
+-- A copy with the same epoch was made by this request, before its reply was lost.
 local thread = life(KEYS[1], get('thread'))
 if thread then
   return thread.epoch == ARGV[1] and 1 or 0
@@ -19,7 +19,7 @@ end
 ttl = ttl_of(ttl)
 thread.epoch, thread.member = ARGV[1], ''
 index(thread, ARGV[2], { seq = '', marks = '', late_of = '', late = '' })
--- The later of two values of a field counts.
+-- The later of two values of a field wins.
 table.insert(fields, 'thread')
 table.insert(fields, life_line(thread))
 in_parts('HSET', KEYS[1], fields)
