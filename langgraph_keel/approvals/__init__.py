@@ -1,1 +1,1 @@
-"""Approvals: what people are asked and what they have decided, beside the threads that wait for it."""
+"""Approvals: requests to people, and their decisions."""

@@ -1,7 +1,7 @@
-"""Which threads came from elsewhere, and what was their latest checkpoint then.
+"""Marks copied and imported threads with the latest checkpoint they came with.
 
-Such a thread may have steps left that are run, or were run, where it came from. Until a run of this store has added a
-checkpoint, nothing here may resume it by itself, except for a decision that was made here.
+The steps left in such a thread may be run, or may have been run, by its original. Until a run of this store has added a
+checkpoint, it is not resumed automatically, except after a decision made here.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
 
 _HEAD = "head"
-"""The key of the latest checkpoint. The others are the ids of requests that were decided elsewhere, with the time."""
+"""The key of the latest checkpoint; others are ids of requests decided elsewhere."""
 
 
 def _unpack(parts: Sequence[Any]) -> str:
     (checkpoint_id,) = parts
     if not isinstance(checkpoint_id, str):
-        raise TypeError("it does not hold what it should")
+        raise TypeError("it is not the id of a checkpoint")
     return checkpoint_id
 
 
 ARRIVALS: CellTable[str] = CellTable(
-    "arrived", "the note of what arrived as its latest checkpoint", lambda head: [head], _unpack, moves="never"
+    "arrived", "the record of the latest checkpoint it came with", lambda head: [head], _unpack, moves="never"
 )
 
 
 class ArrivalHook(Hook):
-    """Notes which threads are copies of others of the store. A fork says so in its latest checkpoint."""
+    """Records which threads are copies; forks are marked in their latest checkpoint."""
 
     tables = (ARRIVALS,)
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
-        """Note what a copy has as its latest checkpoint."""
+        """Record the latest checkpoint of a copy."""
         if copy.at is None:
             yield from note_arrival(session, copy.target)
 
     def find_warnings(
         self, session: Session, thread_id: str, checkpoint_id: str, action: str, relatives: Sequence[str]
     ) -> Plan[Sequence[tuple[str, str]]]:
-        """Say that the original of a thread may act, too. One trip."""
+        """Warn that the original of a thread may act, too. One trip."""
         if not (yield from has_arrived(session, thread_id, checkpoint_id)):
             return ()
-        said = f"Thread {thread_id!r} came from elsewhere, where its original may ask the same, and act on it."
+        said = f"Thread {thread_id!r} is a copy: its original may ask the same and act on it."
         return [(said, "")]
 
 
 def note_arrival(session: Session, thread_id: str) -> Plan[None]:
-    """Note that a thread came from elsewhere as it is. Two trips."""
+    """Record that a thread was copied or imported. Two trips."""
     found = yield from session.store.read_entry(Address(thread_id))
     if found is not None:
         cells = Cells(session, ARRIVALS, thread_id)
@@ -62,7 +62,7 @@ def note_arrival(session: Session, thread_id: str) -> Plan[None]:
 
 
 def note_decisions(session: Session, threads: Collection[str]) -> Plan[None]:
-    """Note which requests came to these threads decided. One trip for each thread, and one for each of these."""
+    """Record the requests that came decided. A trip per thread, and per request."""
     for thread_id in threads:
         cells = Cells(session, ARRIVALS, thread_id)
         for request in [held.request for held in (yield from Approvals(session).of_thread(thread_id))]:
@@ -73,9 +73,9 @@ def note_decisions(session: Session, threads: Collection[str]) -> Plan[None]:
 def has_arrived(
     session: Session, thread_id: str, head: str | None, decided: Collection[ApprovalRequest] = ()
 ) -> Plan[bool]:
-    """Return whether the latest checkpoint of a thread is the one that it came with; one trip.
+    """Return whether a thread's latest checkpoint is the one it came with. One trip.
 
-    With requests that are decided, whether one of these decisions came with it, too.
+    If decided requests are given, also check that one of the decisions came with it.
     """
     found = yield from Cells(session, ARRIVALS, thread_id).read([_HEAD, *(each.id for each in decided)])
     known = {key: kept.record for key, kept in found.items()}

@@ -1,6 +1,6 @@
 """`request_approval`: a node or a tool asks a person before it acts.
 
-The question stops the graph by `interrupt()`, but the decision is read from the request, a record of its own.
+The question stops the graph by `interrupt()`; the decision is read from the request, a separate record.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from langgraph_keel.runs.hook import RunClaims
 
 Facts = Mapping[str, Any]
 _KINDS = ("approve", "reject", "edit", "answer")
-_ALLOWED = _KINDS[:3]  # where nothing else is said
+_ALLOWED = _KINDS[:3]  # by default
 _RUNS = 10_000
-# What was asked in each run of a task. LangGraph's notes of it take no weak references, so they are kept a while.
+# The questions of each run of a task. LangGraph's objects for runs cannot be weakly referenced: recent ones are kept.
 _asked: OrderedDict[int, tuple[object, Counter[tuple[str, ...]]]] = OrderedDict()
 _counting = Lock()
 
@@ -62,13 +62,13 @@ _OUTSIDE = "request_approval was called outside of a graph with a checkpointer, 
 @dataclass(frozen=True, slots=True)
 class _Question:
     request: ApprovalRequest  # without an id: each round has its own
-    # Checkpoint, task, action, hash of the arguments, number among equal questions. So neither a second click, nor an
-    # answer that LangGraph hands to the wrong tool of a step (langgraph#6533), approves anything else.
+    # Checkpoint, task, action, hash of the arguments, number among equal questions. So a second click, or an answer
+    # that LangGraph hands to the wrong tool of a step (langgraph#6533), approves nothing else.
     parts: tuple[str, ...]
     is_still_good: Callable[[Facts, Facts], bool]
 
     def round(self, nth: int, old: ApprovalRequest | None, now: str) -> tuple[ApprovalRequest, dict[str, Any]]:
-        """Return the request of a round, after `old`, and what the interrupt carries."""
+        """Return the request of a round, after `old`, and the value of the interrupt."""
         of = (*self.parts, str(nth))
         request = replace(self.request, id=request_id(self.request.thread_id, *of), asked_at=now)
         if old is not None:
@@ -92,46 +92,49 @@ def request_approval(
     approvers: Collection[str] | None = (),
     allowed: Collection[str] | None = ("approve", "reject", "edit"),
 ) -> Decision:
-    """Ask a person before acting, in a node, a task or a tool of a graph whose checkpointer is one of Keel's.
+    """Ask a person before acting, in a node, a task or a tool of a graph.
 
         decision = request_approval("book_flight", {"flight": "LH 123"}, facts={"price": price_now()}, expires_in=3600)
         if decision.approved:
             book(**decision.args)
 
-    The graph stops, and its process may end. It goes on when somebody has decided (`saver.approvals.approve`) and it is
-    resumed (`saver.approvals.resume`); LangGraph then runs the node from its beginning, so that `facts` are told anew.
-    If they are not what was approved, the agent asks again, showing both, instead of acting.
+    The graph, which needs one of Keel's checkpointers, stops, and its process may end. It continues when a reviewer has
+    decided (`saver.approvals.approve`) and it is resumed (`saver.approvals.resume`). LangGraph then runs the node from
+    its beginning, so `facts` are computed again. If they differ from the approved ones, the agent does not act but asks
+    again, showing both.
 
-    A node that fails after the approval gets it again when it is retried: have the tool itself run once by `ToolCache`.
+    A node that fails after the approval gets it again when it is retried. Use a `ToolCache` for tools that must run
+    once.
 
     Args:
-        action: What the agent wants to do.
-        args: With which arguments: plain data. An approval holds for these only.
-        facts: What the decision rests on: plain data, as it is now.
-        revalidate: Given the facts that were approved and those of now, says whether the approval still holds; by
-            default they must be equal.
-        description: For whoever decides.
-        expires_in: Seconds, or a timedelta, after which nobody may decide any more.
-        on_expiry: What then: the agent gets a rejection ("reject"), or waits on ("wait").
-        approvers: Who may decide; anybody, if left out, `None` or empty.
-        allowed: The decisions that may be made: approve, reject, edit, answer; the first three, if left out or `None`.
+        action: The action that the agent wants to take.
+        args: The arguments of the action: plain data. An approval is valid for these only.
+        facts: The current data that the decision depends on: plain data.
+        revalidate: A function of the approved facts and the current ones that returns whether the approval still holds;
+            by default they must be equal.
+        description: A text for the reviewer.
+        expires_in: Time until the request expires, in seconds or as a timedelta; by default it does not expire.
+        on_expiry: The result of expiry: the agent gets a rejection ("reject"), or continues to wait ("wait").
+        approvers: The allowed reviewers; by default, or if `None` or empty, everyone.
+        allowed: The allowed kinds of decision: approve, reject, edit, answer. By default, or if `None`, the first
+            three.
 
     Returns:
         The decision.
 
     Raises:
-        InvalidInput: An argument cannot be meant, or this is called where a loop runs (use `arequest_approval`).
-        InvalidConfig: It is called outside of a graph, or the graph's checkpointer is not Keel's.
+        InvalidInput: If an argument is invalid, or an event loop is running (use `arequest_approval`).
+        InvalidConfig: If it is called outside a graph, or the graph's checkpointer is not one of Keel's.
 
-    Not for subgraphs compiled with `checkpointer=False`: LangGraph forgets where those were, and the decision is
-    refused when the graph is resumed (`InvalidConfig`).
+    Subgraphs compiled with `checkpointer=False` are not supported: LangGraph forgets their position, and the decision
+    is refused when the graph is resumed (`InvalidConfig`).
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         pass
     else:
-        raise InvalidInput("request_approval would block the running loop: use `await arequest_approval(...)`")
+        raise InvalidInput("request_approval would block the running event loop: use `await arequest_approval(...)`")
     engine, plan = _plan(action, args, facts, revalidate, description, expires_in, on_expiry, approvers, allowed)
     return engine.run_patiently(plan)
 
@@ -178,7 +181,7 @@ def _plan(
     engine = engine_of(saver)
     if engine is None:
         raise InvalidConfig(
-            f"request_approval keeps its requests with the checkpoints: compile the graph with one of Keel's savers, "
+            f"request_approval stores its requests in the checkpointer: compile the graph with one of Keel's savers, "
             f"not {type(saver).__name__}"
         )
     plain = plain_data("args", args)
@@ -186,7 +189,7 @@ def _plan(
     request = ApprovalRequest(
         "",
         thread_id_of(info.thread_id),
-        # The root's: by that the thread is seen to have gone on.
+        # The root's, which shows whether the thread has continued.
         str((values.get(CONFIG_KEY_CHECKPOINT_MAP) or {}).get("") or info.checkpoint_id),
         parts[1],
         action=action,
@@ -200,15 +203,15 @@ def _plan(
         on_expiry=on_expiry,
         owner=owner_of(config, engine.session.owner),
     )
-    # LangGraph counts the answers from the first one again at each attempt, and so it must be with the questions.
+    # LangGraph counts the answers from the first one again at each attempt, so questions are counted in the same way.
     nth = _count_question(values.get(CONFIG_KEY_SCRATCHPAD), (str(info.node_attempt), *parts[1:]))
     question = _Question(request, (*parts, nth), revalidate or (lambda approved, current: approved == current))
     return engine, _ask_until_decided(engine.session, config, question)
 
 
 def _count_question(scratchpad: Any, key: tuple[str, ...]) -> str:
-    """Return the number of a question among equal ones of this attempt at a task: of two equal transfers, each asks."""
-    # Made anew for each run of a task, and shared by the copies that a `ToolCache` makes of the scratchpad.
+    """Return the number of a question among equal ones of this attempt at a task."""
+    # A new object for each run of a task, shared by the copies that a `ToolCache` makes of the scratchpad.
     run = scratchpad.call_counter
     with _counting:
         _, numbers = _asked.setdefault(id(run), (run, Counter()))
@@ -219,7 +222,7 @@ def _count_question(scratchpad: Any, key: tuple[str, ...]) -> str:
 
 
 def _ask_until_decided(session: Session, config: Mapping[str, Any], question: _Question) -> Plan[Decision]:
-    """Return the decision on a question, which is asked again whenever the facts have changed."""
+    """Return the decision on a question; ask again whenever the facts have changed."""
     if runs := session.hooks.find(RunClaims):
         yield from runs.claim_to_ask(session, question.request.thread_id, config)
     approvals = Approvals(session)
@@ -234,7 +237,7 @@ def _ask_until_decided(session: Session, config: Mapping[str, Any], question: _Q
         _count_answers(held.request, payload, approvals.now)
         while (held := (yield from _check_facts(approvals, question, held))).request.status != SUPERSEDED:
             if not request_at(held.request, approvals.now).is_settled:
-                interrupt(payload)  # and if this returns, a program has resumed the graph without a decision
+                interrupt(payload)  # returns if a program has resumed the graph without a decision
             elif taken := (yield from _take_decision(approvals, held)):
                 return taken
             held = (yield from approvals.read([asked.id]))[asked.id]
@@ -242,7 +245,7 @@ def _ask_until_decided(session: Session, config: Mapping[str, Any], question: _Q
 
 
 def _check_place(approvals: Approvals, held: KeptRequest) -> Plan[None]:
-    """See that a graph is where it was when it is resumed."""
+    """Check that a resumed graph is at the position where it asked."""
     new = held.request
     for old in [each.request for each in (yield from approvals.of_thread(new.thread_id))]:
         is_same = (old.checkpoint_id, old.action, old.args_hash) == (new.checkpoint_id, new.action, new.args_hash)
@@ -250,13 +253,13 @@ def _check_place(approvals: Approvals, held: KeptRequest) -> Plan[None]:
             yield from approvals.end(held, SUPERSEDED, approvals.now, "its task is gone")
             raise InvalidConfig(
                 f"thread {new.thread_id!r}: {new.action!r} was decided, but the task that asked is gone: a subgraph "
-                "compiled with checkpointer=False forgets where it was. Compile it without that, and ask again"
+                "compiled with checkpointer=False forgets its position. Compile it without that option, and ask again"
             )
 
 
 def _count_answers(request: ApprovalRequest, payload: Mapping[str, Any], now: str) -> None:
-    """Let LangGraph count the answers to a question that has stopped the graph as given."""
-    # In a `ToolNode`, another tool may have taken one that was meant for this. A decided question is not asked again.
+    """Make LangGraph count earlier answers to this question as given."""
+    # In a `ToolNode`, another tool may have received an answer to this one. A decided question is not asked again.
     for _ in request.interrupt_ids:
         try:
             interrupt(payload)
@@ -266,7 +269,7 @@ def _count_answers(request: ApprovalRequest, payload: Mapping[str, Any], now: st
 
 
 def _check_facts(approvals: Approvals, question: _Question, held: KeptRequest) -> Plan[KeptRequest]:
-    """Return a request, superseded if what it rests on has changed, and nobody has said no."""
+    """Return a request, superseded if its facts have changed and it was not rejected."""
     said, current = request_at(held.request, approvals.now), question.request.facts
     is_no = said.decision is not None and not said.decision.approved
     if said.status == SUPERSEDED or is_no or question.is_still_good(said.facts, current):
@@ -279,7 +282,7 @@ def _check_facts(approvals: Approvals, question: _Question, held: KeptRequest) -
 
 
 def _take_decision(approvals: Approvals, held: KeptRequest) -> Plan[Decision | None]:
-    """Return the decision of a request, which is consumed from then on; `None` if somebody has changed it meanwhile."""
+    """Consume and return a decision; `None` if the request was changed concurrently."""
     held = yield from approvals.expire(held, approvals.now)
     if held.request.status == CONSUMED:  # by an earlier attempt at the task
         return held.request.decision

@@ -1,4 +1,4 @@
-"""The questions of a step's tasks, and which of them wait: read from their writes, in the order of arrival."""
+"""The questions of a step's tasks, and which are open, read from their writes."""
 
 from __future__ import annotations
 
@@ -21,23 +21,26 @@ if TYPE_CHECKING:
     from langgraph.types import Interrupt
 
 _LOOKED_AT = 200
-"""Checkpoints, the newest, among which those of subgraphs are looked for."""
+"""Maximum newest checkpoints that are searched for those of subgraphs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question of a task, open until the task has a result, asks the next one, or has failed with an answer to it."""
+    """A question of a task.
 
-    # LangGraph keeps a task's last question and all its answers so far, and gives the answers to its next attempt.
+    It is open until the task has a result, asks the next question, or has failed with an answer to it.
+    """
+
+    # LangGraph keeps a task's last question and all its answers so far, and passes the answers to its next attempt.
     interrupt: Interrupt
     task_id: str  # of the root graph
-    before: Sequence[Any]  # the answers that its task had before
+    before: Sequence[Any]  # answers to earlier questions of its task
     is_open: bool
-    is_last: bool  # its task has not reached another question, or to a result
+    is_last: bool  # its task has not reached another question or a result
     is_done: bool  # its task has a result
-    may_be_inside: bool  # the task has failed since without an answer of its own: a subgraph may have one
+    may_be_inside: bool  # the task has failed since without its own answer: a subgraph may have one
     answers: Sequence[Any]  # one, or none if it is not known
-    writer: tuple[str, str, Address]  # the task, the path and the checkpoint with which the answers are stored
+    writer: tuple[str, str, Address]  # task, path and checkpoint under which the answers are stored
 
 
 @dataclass(slots=True)
@@ -51,7 +54,7 @@ class _Task:
 
 
 def read_questions(batches: Sequence[Batch], codec: Codec, where: Address) -> Mapping[str, Asked]:
-    """Return what the tasks of a step have asked, answered or not, by the ids of the interrupts."""
+    """Return the questions of a step's tasks, answered or not, by interrupt id."""
     tasks: dict[str, _Task] = {}
     for batch in batches:
         if batch.task_id == NULL_TASK_ID:
@@ -83,14 +86,17 @@ def read_questions(batches: Sequence[Batch], codec: Codec, where: Address) -> Ma
 
 
 def _merge(one: Asked, other: Asked) -> Asked:
-    """Return a question that two tasks have written: the one that asks, and the one around it."""
+    """Merge a question that two tasks have written: the asking one and the outer one."""
     known = one if one.answers or not one.is_open else other
     is_open, is_last = one.is_open and other.is_open, one.is_last and other.is_last
     return replace(known, is_open=is_open, is_last=is_last, is_done=one.is_done or other.is_done)
 
 
 def find_questions(session: Session, head: Found, taken: Mapping[str, str]) -> Plan[Mapping[str, Asked]]:
-    """Return `read_questions` of a root checkpoint; two trips if subgraphs have to be looked into, else none."""
+    """Return `read_questions` of a root checkpoint, and of subgraphs if needed.
+
+    Two trips if subgraphs must be read, else none.
+    """
     found = dict(read_questions(head.batches, session.codec, head.entry.address))
     inside = {
         name: asked
@@ -106,16 +112,16 @@ def find_questions(session: Session, head: Found, taken: Mapping[str, str]) -> P
         is_of_subgraph = any(_is_under(each.entry, asked.task_id) for each in heads)
         for each in known:
             found[name] = replace(_merge(found[name], each), task_id=asked.task_id)
-        if is_of_subgraph and not known:  # the subgraph has gone on from the step that asked
+        if is_of_subgraph and not known:  # the subgraph has continued after the step that asked
             found[name] = replace(asked, is_open=False, is_last=False, is_done=True)
     return found
 
 
 def without_spent(session: Session, reading: Reading, is_by_id: bool) -> Plan[CheckpointTuple | None]:
-    """Return a checkpoint to continue from, without a plain answer that a task has taken.
+    """Return a checkpoint to continue from, without a plain answer that was used.
 
-    No trip, or two if only a subgraph can have taken it. LangGraph keeps the answer, and passes it to the next question
-    of another run, which the person has not seen: after an answer by id, and in subgraphs (seen with 1.2.24).
+    LangGraph keeps the answer, and passes it to the next question of another run, which the person has not seen: after
+    an answer by id, and in subgraphs (seen with 1.2.24). No trip, or two if only a subgraph can have used it.
     """
     found = reading.result
     writes = (found and found.pending_writes) or []
@@ -134,7 +140,7 @@ def _has_answer(writes: Iterable[PendingWrite]) -> bool:
 
 
 def _read_below(session: Session, thread_id: str, tasks: Set[str]) -> Plan[Sequence[Found]]:
-    """Return the latest checkpoints of the subgraphs of tasks, with their writes and without values. Two trips."""
+    """Return the latest checkpoints of tasks' subgraphs, with writes only. Two trips."""
     latest: dict[str, Entry] = {}
     for entry in (yield from session.store.scan(Query(thread_id, None, limit=_LOOKED_AT))):
         if any(_is_under(entry, task) for task in tasks):
@@ -147,13 +153,13 @@ def _is_under(entry: Entry, task_id: str) -> bool:
 
 
 def waiting_in(questions: Mapping[str, Asked]) -> Iterator[Asked]:
-    """Yield the questions that wait for an answer."""
+    """Yield the open questions."""
     return (asked for asked in questions.values() if asked.is_open)
 
 
 def without_replaced(reading: Reading, codec: Codec, answers: Mapping[str, Any]) -> CheckpointTuple | None:
-    """Return a checkpoint that a run reads, without the stored answers to questions that the run answers by id."""
-    # LangGraph takes a second answer to a task's first question for that to the next one (`_scratchpad`, 1.2.24).
+    """Return a checkpoint without stored answers that the run replaces by id."""
+    # LangGraph treats a second answer to a task's first question as one to the next question (`_scratchpad`, 1.2.24).
     found = reading.result
     writes = (found and found.pending_writes) or []
     if found is None or not _has_answer(writes):
@@ -161,7 +167,7 @@ def without_replaced(reading: Reading, codec: Codec, answers: Mapping[str, Any])
     places: dict[str, int] = {}
     asked = read_questions(reading.batches, codec, reading.address)
     given = [each for name, each in asked.items() if name in answers]
-    takes_next = {each.writer[0] for each in given if each.is_open}  # LangGraph looks for that answer first
+    takes_next = {each.writer[0] for each in given if each.is_open}  # LangGraph reads that answer first
     for each in given:
         task, place = each.writer[0], len(each.before)
         if each.answers and task not in takes_next:

@@ -1,4 +1,4 @@
-"""What programs give, checked before anything is written: questions, plain data, times."""
+"""Checks of arguments before anything is stored: questions, plain data, times."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ from langgraph_keel.engine.config import text_of
 from langgraph_keel.errors import InvalidInput
 
 _CENTURY = 100 * 365 * 86_400
-"""Seconds, above which no time is meant."""
+"""Maximum duration, in seconds."""
 
 
 def check_question(action: object, description: object, on_expiry: object, revalidate: object) -> None:
-    """See that a question can be asked."""
+    """Check the arguments of a question."""
     if not isinstance(action, str) or not action.strip():
-        raise InvalidInput(f"action must name what the agent wants to do, not {action!r}")
+        raise InvalidInput(f"action must name the action of the agent, not {action!r}")
     text_of(action, "action")
     if not isinstance(description, str):
         raise InvalidInput(f"description must be a text, not {description!r:.80}")
     if on_expiry not in ("reject", "wait"):
         raise InvalidInput(f"on_expiry must be 'reject' or 'wait', not {on_expiry!r}")
     if revalidate is not None and not callable(revalidate):
-        raise InvalidInput(
-            f"revalidate must be a function of the approved facts and the present ones, not {revalidate!r}"
-        )
+        raise InvalidInput(f"revalidate must be a function of the approved and the current facts, not {revalidate!r}")
 
 
 def mapping_of(what: str, given: object) -> Mapping[str, Any]:
@@ -38,7 +36,7 @@ def mapping_of(what: str, given: object) -> Mapping[str, Any]:
 
 
 def names_of(what: str, names: object, known: Collection[str] | None = None) -> Sequence[str]:
-    """Return names, all of them known."""
+    """Check and return names, which must all be known."""
     listed = None if isinstance(names, str | Mapping) or not isinstance(names, Iterable) else list(names)
     if listed is None or not all(isinstance(name, str) and name.strip() for name in listed):
         raise InvalidInput(
@@ -50,11 +48,11 @@ def names_of(what: str, names: object, known: Collection[str] | None = None) -> 
 
 
 def plain_data(what: str, value: Any) -> Any:
-    """Return data as plain JSON, so that every process compares the approved value in the same way."""
+    """Return data as plain JSON, which compares in the same way in every process."""
     if not _is_plain(value):
         raise InvalidInput(
-            f"{what} must be plain data, as JSON carries it: dicts with names as keys, lists, texts, numbers, True, "
-            f"False, None; of {value!r:.80} nobody can say that it is the same as what was approved"
+            f"{what} must be plain JSON data (dicts with text keys, lists, texts, numbers, True, False, None), as it "
+            f"is compared with the approved value; not {value!r:.80}"
         )
     return as_json(value)
 
@@ -75,7 +73,7 @@ def _is_text(value: Any) -> bool:
 
 
 def time_after(what: str, seconds: object, now: datetime, sign: int = 1) -> str:
-    """Return the time that many seconds after `now`, or before it if `sign` is -1, as ISO text."""
+    """Return the ISO time `seconds` after `now`, or before it if `sign` is -1."""
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _CENTURY:
@@ -84,7 +82,7 @@ def time_after(what: str, seconds: object, now: datetime, sign: int = 1) -> str:
 
 
 def find_misfits(asked: Any, given: Any, schema: Any = None) -> Sequence[str]:
-    """Return how edited arguments differ in shape from those of a request; empty if they fit."""
+    """Return the differences in shape of edited arguments; empty if they fit."""
     if not isinstance(asked, Mapping) or not isinstance(given, Mapping):
         wrong = asked is not None and _json_type(asked) != _json_type(given)
         return [f"the arguments are {_json_type(given)}, and must be {_json_type(asked)}"] if wrong else ()
@@ -112,7 +110,7 @@ def _json_type(value: Any) -> str:
 
 
 def _types_in(schema: Any) -> Collection[str]:
-    """Return the JSON types that a schema names; empty if it does not say."""
+    """Return the JSON types of a schema; empty if it has none."""
     if not isinstance(schema, Mapping):
         return set()
     if isinstance(choices := schema.get("anyOf"), list):

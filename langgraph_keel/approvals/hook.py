@@ -1,6 +1,6 @@
-"""Records the questions of graphs, from the writes of their tasks to the root namespace.
+"""Records the questions of graphs, from their tasks' writes to the root namespace.
 
-See README.md, "What LangGraph tells a saver of questions".
+See README.md, "How LangGraph stores questions".
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ _log = logging.getLogger(__name__)
 
 
 class ApprovalHook(Hook):
-    """Records the questions of one saver's graphs, and closes those that are over. Any thread may call."""
+    """Records the questions of a saver's graphs; closes answered ones. Thread-safe."""
 
     shared_tables = TABLES
 
     def __init__(self) -> None:
-        # At which checkpoints of which thread which tasks have asked. Whatever is forgotten here, a look at the thread
-        # finds. With durability="async" the next question may be written before the last one's step is.
+        # The tasks that have asked, by thread and checkpoint; a read of the thread finds forgotten ones. With
+        # durability="async" the next question may be written before the step of the last one.
         self._waits: OrderedDict[str, dict[str, set[str]]] = OrderedDict()
-        # The answers that tasks of these threads have received, in subgraphs too.
+        # The answers that tasks of these threads have received, also in subgraphs.
         self._given: dict[str, list[Any]] = {}
 
     def read(self, session: Session, reading: Reading) -> None:
-        """Remember where a run may go on from, if a question waits there."""
+        """Remember a checkpoint with open questions, from which a run may continue."""
         if reading.result is None:
             return
         place, writes = reading.result.config["configurable"], reading.result.pending_writes or ()
@@ -63,8 +63,9 @@ class ApprovalHook(Hook):
                 self._remember(place["thread_id"], place["checkpoint_id"], task_id)
 
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
-        """Record the questions of a task before its interrupt is stored: after a crash in between, it asks again."""
-        # Here, as the checkpoint that ends the step may be stored before these writes are.
+        """Record the questions of a task before its interrupt is stored."""
+        # After a crash in between, it asks again. The answers are collected here, as the checkpoint that ends the step
+        # may be stored before these writes.
         if writes.task_id != NULL_TASK_ID and writes.address.thread_id in self._waits:
             for answers in [value for channel, value in writes.writes if channel == RESUME]:
                 known = self._given.setdefault(writes.address.thread_id, [])
@@ -82,7 +83,7 @@ class ApprovalHook(Hook):
             yield from record_interrupt(session, writes.address, interrupt, writes.task_id, owner)
 
     def after_writes(self, session: Session, writes: Writes) -> Plan[None] | None:
-        """Close what a task has asked before: it has received an answer. One trip, if it has asked."""
+        """Close the earlier questions of a task, which were answered. A trip, if it asked."""
         thread_id, place = writes.address.thread_id, writes.address
         asked = self._waits.get(thread_id, {}).get(str(place.checkpoint_id), ())
         if place.checkpoint_ns or writes.task_id not in asked or writes.notes.get(self, False):
@@ -90,14 +91,14 @@ class ApprovalHook(Hook):
         channels = {channel for channel, _ in writes.writes}
         if INTERRUPT in channels or has_result(channels):
             return self._tolerate(thread_id, self._close_earlier(session, writes))
-        if ERROR in channels:  # the stored writes tell how far it came
+        if ERROR in channels:  # the stored writes show how far it got
             return self._tolerate(thread_id, refresh_thread(session, thread_id))
         return None
 
     def _close_earlier(self, session: Session, writes: Writes) -> Plan[None]:
-        """Close the requests of a task that are not among what it asks now."""
+        """Close the requests of a task that are not among its current questions."""
         place, approvals = writes.address, Approvals(session)
-        given = self._given.get(place.thread_id)  # before the end of the step may forget it
+        given = self._given.get(place.thread_id)  # read before the end of the step may remove it
         has_ended = has_result(channel for channel, _ in writes.writes)
         asks = {each.id for name, value in writes.writes if name == INTERRUPT for each in interrupts_in(value)}
         for held in (yield from approvals.of_thread(place.thread_id)):
@@ -112,12 +113,12 @@ class ApprovalHook(Hook):
         try:
             return (yield from plan)
         except StoreError as error:
-            # What was put is stored, and must not be reported as failed; a later look at the thread closes them.
+            # The write itself is stored, and must not be reported as failed; a later read of the thread closes them.
             _log.warning("thread %r: its questions are not closed yet: %s", thread_id, error)
             return None
 
     def after_put(self, session: Session, put: Put) -> Plan[None]:
-        """Close the requests of a checkpoint that the thread has left; log input that drops questions or steps."""
+        """Close requests of earlier checkpoints; log dropped questions and steps."""
         if put.address.checkpoint_ns:
             return
         dropped = (yield from self._close_over(session, put)) if put.address.thread_id in self._waits else ()
@@ -126,28 +127,27 @@ class ApprovalHook(Hook):
         thread_id = put.address.thread_id
         if dropped:  # their content is not logged: it may be confidential
             _log.warning(
-                "thread %r waited for a person and got new input, so nobody asks this any more: %s. To answer instead, "
-                "decide it (saver.approvals, `keel approvals`) and invoke the graph with saver.approvals.resume(%r), "
-                "or with Command(resume=...)",
+                "thread %r waited for a person and got new input, which drops these requests: %s. To answer instead, "
+                "decide them (saver.approvals, `keel approvals`) and invoke the graph with "
+                "saver.approvals.resume(%r), or with Command(resume=...)",
                 thread_id,
                 ", ".join(f"{each.id} ({each.status})" for each in dropped),
                 thread_id,
             )
         elif nodes := _find_unrun(put):
             _log.warning(
-                "thread %r had steps left and got new input, which takes their place: %s. A run that is at them is "
-                "refused. Before new input, saver.status(%r) says what a thread has left; with on_busy='wait' it waits "
-                "for its turn",
+                "thread %r had steps left and got new input, which replaces them: %s. A run that is executing them is "
+                "refused. Check saver.status(%r) before new input, or use on_busy='wait' to wait for the other run",
                 thread_id,
                 ", ".join(nodes),
                 thread_id,
             )
 
     def _close_over(self, session: Session, put: Put) -> Plan[Sequence[ApprovalRequest]]:
-        """Close finished requests. Return those whose decision was never used, as they were before closing."""
+        """Close finished requests; return those whose decision was never used."""
         new, known = put.address, self._waits[put.address.thread_id]
         is_answered = put.source == "loop"
-        # Ids are in the order of time; what was asked since this one was made waits.
+        # Ids are ordered by time; questions newer than this checkpoint are open.
         over = {
             each
             for each in known
@@ -157,7 +157,7 @@ class ApprovalHook(Hook):
             return ()
         given = self._given.get(new.thread_id) if is_answered else None
         self._forget(new.thread_id, over)
-        if put.parent.checkpoint_id is None:  # it begins anew, as it has expired
+        if put.parent.checkpoint_id is None:  # it starts over, as it has expired
             yield from self._tolerate(new.thread_id, close_all_unstored(session, new.thread_id))
             return ()
         plan = _close_requests(session, new.thread_id, over, is_answered=is_answered, given=given)
@@ -165,7 +165,7 @@ class ApprovalHook(Hook):
         return [each for each in closed if each.status not in CLOSED]
 
     def after_travel(self, session: Session, travel: Travel) -> Plan[None]:
-        """Close what a thread has asked, and was rewound from. One trip, and some for each request."""
+        """Close the requests from which a thread was rewound."""
         new = travel.twin
         if new is None or travel.verb != "rewound":
             return
@@ -176,7 +176,7 @@ class ApprovalHook(Hook):
                 yield from close_request(approvals, held, session.now, is_answered=False)
 
     def before_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
-        """Close what branches ask that a prune removes: nobody could take an answer. Two trips, and some a request."""
+        """Close the requests of branches that a prune removes."""
         if leaving.run_ids:
             return
         ids = {node.address.checkpoint_id for node, _ in roots_in(leaves(leaving.moments, leaving.kept))}
@@ -188,11 +188,11 @@ class ApprovalHook(Hook):
                 yield from approvals.end(held, SUPERSEDED, session.now, "its checkpoint was pruned")
 
     def before_sweep(self, session: Session, remind_after: float | None) -> Plan[Sequence[Any]]:
-        """Look after all threads that wait: see `Inbox.sweep`."""
+        """Bring all requests up to date: see `Inbox.sweep`."""
         return (yield from sweep_requests(session, remind_after))
 
     def find_owners(self, session: Session, user: str) -> Plan[Sequence[Holding]]:
-        """Return whose requests there are. One trip for each 500."""
+        """Return the owners of all requests. One trip for each 500."""
         found: list[Holding] = []
         for table in TABLES:
             cells = yield from Cells(session, table, None).every_raw()
@@ -200,7 +200,7 @@ class ApprovalHook(Hook):
         return found
 
     def _remember(self, thread_id: str, checkpoint_id: str, task_id: str) -> bool:
-        """Note that a task has asked; return whether that was known."""
+        """Record that a task has asked; return whether that was known."""
         tasks = self._waits.setdefault(thread_id, {}).setdefault(checkpoint_id, set())
         is_known = task_id in tasks
         tasks.add(task_id)
@@ -220,7 +220,7 @@ class ApprovalHook(Hook):
 def _close_requests(
     session: Session, thread_id: str, over: set[str], *, is_answered: bool, given: Sequence[Any] | None
 ) -> Plan[Sequence[ApprovalRequest]]:
-    """Close what was asked at some checkpoints; return it as it was before."""
+    """Close the requests of some checkpoints; return them as they were before."""
     approvals = Approvals(session)
     closed: list[ApprovalRequest] = []
     for held in (yield from approvals.of_thread(thread_id)):
@@ -231,9 +231,9 @@ def _close_requests(
 
 
 def _find_unrun(put: Put) -> Sequence[str]:
-    """Return the nodes that would have run next at the head that new input has replaced. No trip."""
+    """Return the next nodes of a head that new input has replaced. No trip."""
     # LangGraph marks dropped triggers as seen at the head's version; a trigger that ran was cleared afterwards, and has
-    # a newer version. A run has read the head that it begins from, so this process knows it.
+    # a newer version. A run has read the head from which it starts, so this process knows it.
     base, checkpoint = put.base, put.checkpoint
     is_head = must_follow_head(put.config, put.header.metadata)
     if base is None or base.checkpoint_id != put.parent.checkpoint_id or not is_head:
@@ -241,16 +241,16 @@ def _find_unrun(put: Put) -> Sequence[str]:
     nodes = {
         "its input" if node == START else node
         for node, seen in checkpoint["versions_seen"].items()
-        if node != INTERRUPT  # where a graph is to stop: all versions at the last stop
+        if node != INTERRUPT  # of breakpoints: all versions at the last stop
         for channel, version in seen.items()
         if (channel == START or channel.startswith((BRANCH_TO, JOIN))) and base.versions.get(channel) == version
     }
     has_sent = TASKS in base.versions and base.versions[TASKS] != checkpoint["channel_versions"].get(TASKS)
-    return [*sorted(nodes), *(["what was sent"] if has_sent else [])]
+    return [*sorted(nodes), *(["sent tasks"] if has_sent else [])]
 
 
 def _holding(key: str, cell: Cell, codec: Codec, user: str) -> Holding:
-    """Return whose a request is, and whether it names a person: who may decide, holds it, or has done something."""
+    """Return the owner of a request, and whether it names a person in another role."""
     try:
         (stored,) = codec.decode(cell.header)
     except (KeelError, ValueError):

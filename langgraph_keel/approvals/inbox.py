@@ -1,4 +1,4 @@
-"""`saver.approvals`: requests that wait for a person, their decisions, and requests as a table in a notebook."""
+"""`saver.approvals`: requests and their decisions, as a table in notebooks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from langgraph_keel.runs.worker import Resumed, Worker
 
 SHORT = 12
-"""Digits of an id that are shown: 8 of its thread, and 4 of its own."""
+"""Displayed digits of an id: 8 of the thread, and 4 of the request."""
 _NAMES = ("request", "thread", "what the agent asks", "facts", "status")
 _WAITS, _DONE, _OVER = ("230,140,20", ".28"), ("47,159,79", ".24"), ("127,127,127", ".18")
 
@@ -53,7 +53,7 @@ class Requests(list[ApprovalRequest]):
 
     def _repr_html_(self) -> str:
         if not self:
-            return tag("div", "nothing waits for anybody", style=FAINT)
+            return tag("div", "no requests", style=FAINT)
         return tag("div", table(head(_NAMES), tag("tbody", *map(_row, self))), style=PAGE)
 
 
@@ -107,14 +107,15 @@ def _status(request: ApprovalRequest) -> Iterator[str]:
 
 
 Progress = Callable[[int, int], None]
-"""Called with how many events were read, and how many there are."""
+"""Called with the number of events read, and the total."""
 
 
 class Inbox:
     """The requests of all threads in a store.
 
-    The calling program says who decides, and has authenticated them: never pass on what a browser has sent. A decision
-    is durable when a method returns; the graph takes it when it is resumed (`resume`, `run_when_decided`).
+    The calling program authenticates the reviewer and passes the name as `by`; never pass on a name that a browser
+    sent. A decision is durable when a method returns; the graph uses it when it is resumed (`resume`,
+    `run_when_decided`).
     """
 
     def __init__(self, engine: Engine, bell: Bell) -> None:
@@ -123,10 +124,10 @@ class Inbox:
 
     @property
     def plans(self) -> Approvals:
-        """The plans of requests, for those who run plans."""
+        """The plans of requests."""
         return Approvals(self.engine.session)
 
-    # -- looking -----------------------------------------------------------------------------------------------
+        # -- reading -----------------------------------------------------------------------------------------------
 
     def _pending(
         self,
@@ -139,27 +140,27 @@ class Inbox:
         after: str | None = None,
         limit: int | None = 100,
     ) -> Plan[Requests]:
-        """Return what waits for a person, the oldest first.
+        """Return the requests that wait for a person, oldest first.
 
-        One round trip for each 1,000 requests that are not over, and two to four for each that is returned: is its
-        checkpoint there (a request whose run died before that is superseded), has its thread come from elsewhere, and,
-        of a request for an action, what have the thread and its forks called (`warnings`)?
+        One round trip for each 1,000 current requests, and two to four for each returned one. They check whether its
+        checkpoint exists (if its run died before storing it, the request is superseded), whether its thread is a copy,
+        and, for an action, the calls of the thread and its forks (`warnings`).
 
         Args:
-            thread_id: Only of this thread. It is looked at itself then, and what it has gone on without is closed.
-            owner: Only of threads of this owner (`configurable["user_id"]`).
-            action: Only of this name.
-            status: Only of this status, or of one of these: what is to be decided, if left out.
-            older_than: Only what was asked that many seconds ago, or more.
-            after: The id of the last request of the page before.
-            limit: Most to return; `None` for all of them.
+            thread_id: Only requests of this thread. Its requests are brought up to date, and stale ones closed.
+            owner: Only requests of this owner's threads (`configurable["user_id"]`).
+            action: Only requests for this action.
+            status: Only requests with this status, or one of these; by default, those that can be decided.
+            older_than: Minimum age, in seconds.
+            after: The id of the last request of the previous page.
+            limit: Maximum number of requests; `None` for all.
 
         Raises:
-            InvalidInput: There is no such status, `limit` is negative, or no request has the id `after`.
+            InvalidInput: If a status is unknown, `limit` is negative, or no matching request has the id `after`.
         """
         wanted = {status} if isinstance(status, str) else set(status)
         if unknown := wanted - set(STATUSES):
-            raise InvalidInput(f"no request is ever {', '.join(sorted(unknown))!r}: use some of {', '.join(STATUSES)}")
+            raise InvalidInput(f"unknown status {', '.join(sorted(unknown))!r}: use some of {', '.join(STATUSES)}")
         limit, session = checked_limit(limit), self.engine.session
         found = [request_at(held.request, session.now) for held in (yield from self._find(thread_id, wanted))]
         before = None if older_than is None else time_after("older_than", older_than, session.clock(), -1)
@@ -174,7 +175,7 @@ class Inbox:
         if after is not None:
             ids = [request.id for request in fitting]
             if after not in ids:
-                raise InvalidInput(f"no request that fits has the id {after!r}: begin with the first page")
+                raise InvalidInput(f"no matching request has the id {after!r}: start with the first page")
             fitting = fitting[ids.index(after) + 1 :]
         page = Requests()
         for request in fitting:
@@ -199,12 +200,12 @@ class Inbox:
         return found
 
     def _get(self, request_id: str) -> Plan[ApprovalRequest]:
-        """Return a request, also one that is over, by its id or the beginning of it: five round trips, mostly.
+        """Return a request, pending or closed, by its id or the beginning of its id.
 
-        If several ids begin so, the request that waits is returned.
+        If several ids match, the pending request is returned. Usually five round trips.
 
         Raises:
-            NotFound: No request has such an id; or several that wait, or that are all over: they are listed.
+            NotFound: If no request matches, or several pending ones, or several closed ones: the error lists them.
         """
         held = yield from plans.find_request(self.engine.session, request_id)
         request = yield from plans.request_now(self.engine.session, held.request)
@@ -215,29 +216,30 @@ class Inbox:
     # -- deciding ----------------------------------------------------------------------------------------------
 
     def _approve(self, request_id: str, *, by: str, reason: str = "") -> Plan[ApprovalRequest]:
-        """Let the agent act as it has asked.
+        """Allow the agent to act as requested.
 
         Args:
-            request_id: The request, or the beginning of its id.
-            by: Who decides, as your program has authenticated them.
-            reason: Why, for the agent and for the audit trail.
+            request_id: The id of the request, or its beginning.
+            by: The reviewer, as authenticated by your program.
+            reason: The reason, for the agent and the audit trail.
 
         Returns:
-            The request, decided. Of two decisions at the same moment one is taken; the other raises. An equal decision
-            of the same person, in the same words, returns the stored one: a reply may have been lost.
+            The decided request. Of two concurrent decisions one wins; the other raises. Repeating an equal decision by
+            the same person returns the stored one, as a reply may have been lost.
 
         Raises:
-            NotFound: There is no such request.
-            AlreadyDecided: Something else was decided, it has expired, or the thread went on without it.
-            NotAllowed: This reviewer may not decide, or this request allows no such decision.
-            InvalidInput: `by` names nobody.
+            NotFound: If the request does not exist.
+            AlreadyDecided: If there is a different decision, the request has expired, or the thread continued without
+                it.
+            NotAllowed: If this reviewer may not decide, or the request does not allow this kind of decision.
+            InvalidInput: If `by` is not a name.
         """
         return self._record(request_id, Decision("approve", by, reason=reason))
 
     approve, aapprove = faces(_approve)
 
     def _reject(self, request_id: str, *, by: str, reason: str = "") -> Plan[ApprovalRequest]:
-        """Tell the agent not to act. Arguments and errors are those of `approve`."""
+        """Forbid the agent to act. Arguments and errors are those of `approve`."""
         return self._record(request_id, Decision("reject", by, reason=reason))
 
     reject, areject = faces(_reject)
@@ -245,25 +247,25 @@ class Inbox:
     def _edit(
         self, request_id: str, *, args: Any, by: str, reason: str = "", unchecked: bool = False
     ) -> Plan[ApprovalRequest]:
-        """Let the agent act with other arguments.
+        """Allow the agent to act with other arguments.
 
         Args:
-            request_id: The request, or the beginning of its id.
-            args: All arguments, as JSON carries them. They must have the names and JSON types of those of the request,
-                or fit the schema of the tool, if the request has one.
-            by: Who decides, as your program has authenticated them.
-            reason: Why, for the agent and for the audit trail.
-            unchecked: Whether to accept arguments that do not fit. The audit trail records that.
+            request_id: The id of the request, or its beginning.
+            args: All arguments, as JSON data. They must have the names and JSON types of the original ones, or fit the
+                tool's schema if the request has one.
+            by: The reviewer, as authenticated by your program.
+            reason: The reason, for the agent and the audit trail.
+            unchecked: Whether to skip this check. The audit trail records that.
 
         Raises:
-            InvalidInput: If `args` do not fit the request; nothing is written. Other errors are those of `approve`.
+            InvalidInput: If `args` do not fit the request; nothing is stored. Other errors are those of `approve`.
         """
         return self._record(request_id, Decision("edit", by, reason=reason, args=args, unchecked=unchecked))
 
     edit, aedit = faces(_edit)
 
     def _answer(self, request_id: str, *, value: Any, by: str, reason: str = "") -> Plan[ApprovalRequest]:
-        """Answer a question: `value`, as JSON carries it, is what the interrupt returns. Else as `approve`."""
+        """Answer a question: the interrupt returns `value` (JSON data). See `approve`."""
         return self._record(request_id, Decision("answer", by, reason=reason, value=value))
 
     answer, aanswer = faces(_answer)
@@ -274,53 +276,53 @@ class Inbox:
         return request
 
     def _decide(self, request_id: str, decision: Decision) -> Plan[Command[Any] | None]:
-        """Decide a request, and return what to invoke the graph with: one call for the handler of a click.
+        """Decide a request and return the command to resume with, in one call.
 
             command = saver.approvals.decide(request_id, Decision("approve", by=user))
             if command is not None:
                 graph.invoke(command, config)
 
-        It can be repeated: a second click with the same decision raises no error.
+        For click handlers: repeating the same decision raises no error.
 
         Args:
-            request_id: The request, or the beginning of its id.
-            decision: The decision; `by` names the person whom your program has authenticated.
+            request_id: The id of the request, or its beginning.
+            decision: The decision; `by` is the reviewer, as authenticated by your program.
 
         Returns:
             The command, or `None` if there is nothing to do: the agent has acted on the decision, a run of the thread
-            is under way, its step needs other decisions, too, or one of them is left to an operator (`saver.status`).
+            is in progress, its step needs further decisions, or an operator must resume it (`saver.status`).
 
         Raises:
-            AlreadyDecided: If a different decision stands. Other errors are those of `approve` and `edit`.
+            AlreadyDecided: If there is a different decision. Other errors are those of `approve` and `edit`.
         """
         from langgraph.types import Command
 
         request = yield from plans.decide_request(self.engine.session, request_id, _as_data(decision))
         found = yield from plans.find_free_answers(self.engine.session, request.thread_id)
-        yield Call(self.bell.ring, self.bell.aring)  # last: a worker that it wakes takes the thread
+        yield Call(self.bell.ring, self.bell.aring)  # last, as it wakes a worker that takes the thread
         return Command(resume=dict(found)) if found else None
 
     decide, adecide = faces(_decide)
 
     def _revise(self, request_id: str, *, by: str, reason: str = "") -> Plan[ApprovalRequest]:
-        """Take a decision back whose step has not ended, so that the request waits for another one.
+        """Take back a decision whose step has not ended, so the request is pending again.
 
-        A step that fails on a decision, such as an edit with wrong arguments, gets the same decision at each attempt.
-        The audit trail records who took it back, and why.
+        Use it if the step fails on the decision, such as an edit with wrong arguments: each attempt gets the same one.
+        The audit trail records the person and the reason.
 
         Args:
-            request_id: The request, or the beginning of its id.
-            by: Who takes it back, as your program has authenticated them.
-            reason: Why, for the audit trail.
+            request_id: The id of the request, or its beginning.
+            by: The reviewer, as authenticated by your program.
+            reason: The reason, for the audit trail.
 
         Returns:
-            The request, which waits; or it has expired, if its deadline has passed.
+            The request: pending, or expired if its deadline has passed.
 
         Raises:
-            NotFound: If there is no such request.
+            NotFound: If the request does not exist.
             AlreadyDecided: If the step has ended, or the request has expired.
             NotAllowed: If this reviewer may not decide the request.
-            ThreadTaken: If a run of the thread is under way.
+            ThreadTaken: If a run of the thread is in progress.
             InvalidInput: If `by` does not name a person.
         """
         return plans.revise_request(self.engine.session, request_id, by, reason)
@@ -328,53 +330,55 @@ class Inbox:
     revise, arevise = faces(_revise)
 
     def _claim(self, request_id: str, *, by: str, seconds: float = 900) -> Plan[ApprovalRequest]:
-        """Hold a request for a reviewer, so that nobody else decides it meanwhile. Errors are those of `approve`.
+        """Reserve a request for a reviewer. Errors are those of `approve`.
 
         Args:
-            request_id: The request, or the beginning of its id.
-            by: Who is about to decide.
-            seconds: For how long; 0 lets it go.
+            request_id: The id of the request, or its beginning.
+            by: The reviewer; others cannot decide it until the reservation ends.
+            seconds: Duration of the reservation; 0 releases it.
         """
         return plans.claim_request(self.engine.session, request_id, by, seconds)
 
     claim, aclaim = faces(_claim)
 
-    # -- going on ----------------------------------------------------------------------------------------------
+    # -- resuming ----------------------------------------------------------------------------------------------
 
     def _resume(self, thread_id: str) -> Plan[Command[Any]]:
-        """Return what to invoke the graph with: `graph.invoke(saver.approvals.resume("t"), config)`.
+        """Return the command to resume a thread with.
 
-        It answers by the ids of interrupts, so a late or doubled one answers no other question; and it waits until all
-        questions of a task are decided, as LangGraph runs a task from its beginning at each answer.
+            graph.invoke(saver.approvals.resume("t"), config)
+
+        It answers by interrupt id, so a late or repeated command never answers another question. It contains only
+        answers of tasks whose questions are all decided, as LangGraph runs a task from its beginning at each answer.
 
         Raises:
-            NotFound: Nothing was decided that the agent has not taken; it says what waits.
+            NotFound: If there is no unused decision; the error lists the pending requests.
         """
         return plans.resume(self.engine.session, thread_id_of(thread_id))
 
     resume, aresume = faces(_resume)
 
     def wait(self, timeout: float | None = None, *, poll: float = 1.0) -> Sequence[str]:
-        """Wait until threads can go on, that is until all that some task of theirs has asked is decided, or expired.
+        """Wait until threads can resume: all questions of a task are decided or expired.
 
         Args:
-            timeout: Seconds to wait at most; `None` is for ever.
-            poll: Seconds between two looks. Decisions that are made in this process, or over PostgreSQL or Redis, are
-                noticed at once.
+            timeout: Maximum wait, in seconds; `None` is without limit.
+            poll: Polling interval, in seconds. Decisions of this process, or over PostgreSQL or Redis, are noticed
+                immediately.
 
         Returns:
-            Their ids, for `resume`, those first that have waited longest; none after the timeout. Threads that
-            somebody goes on with are not among them.
+            The ids of the threads, for `resume`, longest waiting first; empty after the timeout. Threads that are
+            already being resumed are left out.
 
         Raises:
-            InvalidInput: `timeout` or `poll` is no such number.
+            InvalidInput: If `timeout` or `poll` is not a valid number.
         """
         from langgraph_keel.runs.worker import PollTimer, wait
 
         return wait(self.engine, self.bell, PollTimer(poll, timeout))
 
     async def await_decided(self, timeout: float | None = None, *, poll: float = 1.0) -> Sequence[str]:
-        """As `wait`, asynchronously; `await` is Python's own word."""
+        """Like `wait`, asynchronously (`await` is a keyword)."""
         from langgraph_keel.runs.worker import PollTimer, await_decided
 
         return await await_decided(self.engine, self.bell, PollTimer(poll, timeout))
@@ -382,37 +386,36 @@ class Inbox:
     def run_when_decided(
         self, graph: Any, *, poll: float = 1.0, timeout: float | None = None, config: RunnableConfig | None = None
     ) -> Iterator[Resumed]:
-        """Have a graph go on in each thread that something is decided in: a worker.
+        """Run a worker: resume a graph in each thread that has new decisions.
 
             for resumed in saver.approvals.run_when_decided(graph):
                 print(resumed.thread_id, resumed.error or resumed.result)
 
-        There may be any number of workers, in any processes: one of them goes on with a thread. If it dies, another one
-        takes the thread over: at its next look on the same machine, else when it has seen for half a minute that the
-        claim is not renewed.
-        Threads of other graphs in the same store are left alone.
+        Any number of workers may run, in any processes; only one of them resumes a thread. If it dies, another worker
+        takes the thread over: at its next poll on the same machine, else after it has seen the claim unrenewed for 30
+        seconds. Threads of other graphs on the store are left alone.
 
         Args:
             graph: The graph, compiled with this saver.
-            poll: Seconds between two looks, as for `wait`.
-            timeout: Seconds without work after which to end; `None` is never. With `None`, a store that cannot be
-                reached is waited for.
-            config: What every run is given besides its thread, and `user_id` where the thread has an owner.
+            poll: Polling interval, in seconds, as for `wait`.
+            timeout: Seconds without work after which the worker ends; `None` is never. With `None` it also waits for a
+                store that is unreachable.
+            config: The config of every run. The thread id is added to it, and `user_id` if the thread has an owner.
 
         Returns:
-            The threads that went on, each when the graph has returned or raised. What it raised is not tried again by
-            this worker before something else is decided in the thread, unless the store was out of reach.
+            An iterator of the resumed threads, each after its graph has returned or raised. If it raised, this worker
+            does not retry it before there is another decision in the thread, unless the store was unreachable.
 
         Raises:
-            InvalidInput: `timeout` or `poll` is no such number.
-            StoreError: The store cannot be asked; while iterating.
+            InvalidInput: If `timeout` or `poll` is not a valid number.
+            StoreError: If the store cannot be reached while iterating.
         """
         return self._worker(graph, poll, timeout, config).run()
 
     def arun_when_decided(
         self, graph: Any, *, poll: float = 1.0, timeout: float | None = None, config: RunnableConfig | None = None
     ) -> AsyncIterator[Resumed]:
-        """As `run_when_decided`, asynchronously: `async for resumed in saver.approvals.arun_when_decided(graph)`."""
+        """Like `run_when_decided`, asynchronously: use it with `async for`."""
         return self._worker(graph, poll, timeout, config).arun()
 
     def _worker(self, graph: Any, poll: float, timeout: float | None, config: RunnableConfig | None) -> Worker:
@@ -425,15 +428,15 @@ class Inbox:
         return Worker(self.engine, self.bell, decisions, timer)
 
     def _sweep(self, remind_after: float | None = None) -> Plan[Sequence[ApprovalRequest]]:
-        """Look after all threads that wait: expired requests say so, and requests of threads that went on are closed.
+        """Mark expired requests, and close those whose thread continued without them.
 
-        Any process may do it, at any time; without it, the same happens to a thread when somebody looks at it.
+        Any process may run it, at any time. Without it, this happens to a thread's requests when the thread is read.
 
         Args:
-            remind_after: Seconds after which a reviewer shall be reminded.
+            remind_after: Seconds after which a reviewer should be reminded.
 
         Returns:
-            The requests that a reminder is due for; they are not returned again for as long.
+            The requests for which a reminder is due; each is returned again after as many seconds.
         """
         return plans.sweep_requests(self.engine.session, remind_after)
 
@@ -442,17 +445,17 @@ class Inbox:
     # -- the audit trail ---------------------------------------------------------------------------------------
 
     def _audit(self, after: int = 0, limit: int = 200) -> Plan[Sequence[AuditEvent]]:
-        """Return a page of what was asked, decided and taken, in order: the events after that number."""
+        """Return a page of the audit trail: the events after number `after`, in order."""
         return read_events(self.engine.session, after, limit)
 
     audit, aaudit = faces(_audit)
 
     def _verify_audit(self, expected: str | None = None, progress: Progress | None = None) -> Plan[AuditVerdict]:
-        """Return whether the audit trail is as it was written; see `langgraph_keel.engine.audit.verify`.
+        """Check that the audit trail was not changed; see `langgraph_keel.engine.audit`.
 
         Args:
-            expected: A head that was noted earlier (`AuditVerdict.head`), which must still be there.
-            progress: Called with how many events were read, and how many there are.
+            expected: A head noted earlier (`AuditVerdict.head`), which the trail must still contain.
+            progress: Called with the number of events read, and the total.
         """
         return verify(self.engine.session, expected, progress)
 

@@ -1,16 +1,16 @@
-"""Between what an interrupt carries and what Keel knows: questions read, answers written, in the asker's own format.
+"""Reads questions from interrupts, and writes answers in the format of the asker.
 
 Formats, in the order in which they are tried:
 
-1. Keel's own: `{"type": "keel_approval", "request": id, "action": ..., "args": ...}`. The answer is a mere nudge; what
-   was decided is read from the record.
+1. Keel's own: `{"type": "keel_approval", "request": id, "action": ..., "args": ...}`. The answer only wakes the task,
+   which reads the decision from the record.
 2. LangChain's `HumanInTheLoopMiddleware`, batched: all calls of a turn in one interrupt.
-3. The same, per call: one interrupt for each; what is allowed stands in the interrupt's `response_schema` only.
+3. The same, per call: one interrupt for each call; only its `response_schema` lists the allowed decisions.
 4. Agent Inbox: a `HumanInterrupt`, alone or in a list. The answer is a list either way: that inbox always sends one.
-5. `ToolCache`'s question about a call that was cut off. "Approve" could mean that it shall run again or that it did
-   run, so it is not allowed: the answer is `retry`, `done` or `skip`, as there, and a rejection is `skip`.
-6. Anything else is a free question, and so is what only resembles one of the above: the answer is the value that
-   was answered, `True` if it was approved and `False` if it was rejected.
+5. `ToolCache`'s question about a call that was cut off. "Approve" is not allowed, as it could mean either "run it
+   again" or "it did run": the answer is `retry`, `done` or `skip`, and a rejection is `skip`.
+6. Anything else, including values that only resemble one of the above, is a free question. The answer is the value of
+   an answer, `True` for an approval and `False` for a rejection.
 
 The shapes are those of langchain 1.4.7 (`agents.middleware.human_in_the_loop`), langgraph-prebuilt 1.1.2
 (`langgraph.prebuilt.interrupt`), and agent-inbox f38301b (README.md, src/components/agent-inbox/types.ts).
@@ -30,7 +30,7 @@ from langgraph_keel.errors import InvalidInput
 if TYPE_CHECKING:
     from langgraph.types import Interrupt
 
-# What each kind of decision is called in LangChain's middleware, and what allows it in the Agent Inbox.
+# The names of the kinds of decision in LangChain's middleware, and the flags that allow them in the Agent Inbox.
 _HITL = {"approve": "approve", "reject": "reject", "edit": "edit", "answer": "respond"}
 _INBOX = {"approve": "allow_accept", "reject": "allow_ignore", "edit": "allow_edit", "answer": "allow_respond"}
 _KINDS = tuple(_HITL)
@@ -44,7 +44,7 @@ class Ask:
     args: Any
     description: str = ""
     allowed: Sequence[str] = _KINDS
-    keel: Mapping[str, Any] | None = None  # the interrupt's value, if Keel's own `request_approval` asks
+    keel: Mapping[str, Any] | None = None  # the interrupt's value, if `request_approval` asks
 
 
 Asks: TypeAlias = Sequence[Ask]
@@ -61,12 +61,12 @@ def interrupts_in(value: Any) -> Sequence[Interrupt]:
 
 
 def asks_of(value: Any, schema: Any = None) -> Asks:
-    """Return what an interrupt asks: one or more, in the order in which they are to be decided."""
+    """Return the questions of an interrupt, in the order of their decisions."""
     return _read(value, schema)[0]
 
 
 def describe_question(value: Any) -> str:
-    """Return what an interrupt asks, for people: the actions and their arguments, or else what it carries."""
+    """Return the question of an interrupt as text: actions, or else its value."""
     asks = [ask for ask in asks_of(value) if ask.action]
     if asks:
         return ", ".join(f"{ask.action} {text_of(ask.args)}" if ask.args else ask.action for ask in asks)
@@ -81,18 +81,18 @@ def text_of(value: Any) -> str:
 
 
 def answer_of(value: Any, decisions: Sequence[Decision], schema: Any = None) -> Any:
-    """Return what to resume an interrupt with."""
+    """Return the value to resume an interrupt with."""
     asks, write = _read(value, schema)
     if len(asks) != len(decisions):
         names = [f"{ask.action or 'the question'} (number {place})" for place, ask in enumerate(asks, 1)]
         missing = ", ".join(names[len(decisions) :])
-        problem = f"there is none for {missing}" if missing else f"there are {len(decisions) - len(asks)} too many"
-        raise InvalidInput(f"an interrupt that asks {len(asks)} needs as many decisions, in that order: {problem}")
+        problem = f"none for {missing}" if missing else f"{len(decisions) - len(asks)} too many"
+        raise InvalidInput(f"an interrupt with {len(asks)} question(s) needs a decision for each, in order: {problem}")
     return write(value, asks, [_allow(ask, decision) for ask, decision in zip(asks, decisions, strict=True)])
 
 
 def answer_with(request: ApprovalRequest, decision: Decision) -> Any:
-    """Return an answer that has a decision in its place, beside any other ones; `None` if the place is not known."""
+    """Return an answer with a decision in its place; `None` if the place is unknown."""
     asks = asks_of(request.value, request.schema)
     said = [Decision(ask.allowed[0], args=ask.args, value="") for ask in asks]  # type: ignore[arg-type]
     if request.part >= len(said):
@@ -101,7 +101,7 @@ def answer_with(request: ApprovalRequest, decision: Decision) -> Any:
     return answer_of(request.value, said, request.schema)
 
 
-# -- reading: each returns nothing if it is another format -------------------------------------------------------------
+# -- reading: each returns an empty list for other formats -------------------------------------------------------------
 
 
 def _read(value: Any, schema: Any) -> tuple[Asks, _Writer]:
@@ -121,7 +121,7 @@ def _read_batch(value: Any, schema: Any) -> Asks:
     requests, configs = _at(value, "action_requests"), _at(value, "review_configs")
     if not (_is_list(requests) and _is_list(configs)):
         return []
-    # The middleware gives one config for each request; its types would allow one for each tool as well.
+    # The middleware passes one config for each request; its types would also allow one for each tool.
     found = []
     for place, request in enumerate(requests):
         name, fitting = _at(request, "name"), [*configs[place : place + 1], *configs]
@@ -133,7 +133,7 @@ def _read_batch(value: Any, schema: Any) -> Asks:
 def _per_call(value: Any, schema: Any) -> Asks:
     if not _is_a(value, "tool_approval"):
         return []
-    # Pydantic tells several decisions apart by their type; a single one is no union and has no discriminator.
+    # Pydantic distinguishes several decisions by type; a single one is not a union and has no discriminator.
     words = _at(schema, "discriminator", "mapping") or [_at(schema, "properties", "type", "const")]
     return _call(value, value.get("name"), value.get("args"), _kinds_in(words) or _KINDS)
 
@@ -141,7 +141,7 @@ def _per_call(value: Any, schema: Any) -> Asks:
 def _inbox(value: Any, schema: Any) -> Asks:
     found = []
     for request in value if _is_list(value) else [value]:
-        # A flag that is missing is taken for False, as the Agent Inbox does.
+        # A missing flag counts as False, as in the Agent Inbox.
         allowed = tuple(kind for kind, flag in _INBOX.items() if _at(request, "config", flag) is True)
         action, args = (_at(request, "action_request", name) for name in ("action", "args"))
         found.append(_call(request, action, args, allowed))
@@ -151,7 +151,7 @@ def _inbox(value: Any, schema: Any) -> Asks:
 def _doubt(value: Any, schema: Any) -> Asks:
     if not (_is_a(value, "tool_outcome_unknown") and isinstance(value.get("attempt"), str)):
         return []
-    described = {"description": f"Cut off, and nobody knows whether it was carried out. {_text(value.get('problem'))}"}
+    described = {"description": f"Cut off: it may or may not have been carried out. {_text(value.get('problem'))}"}
     return _call(described, value.get("tool"), value.get("args"), ("reject", "answer"))
 
 
@@ -161,7 +161,7 @@ def _call(about: Any, action: Any, args: Any, allowed: Sequence[str]) -> Asks:
 
 
 def _all(found: Iterable[Asks]) -> Asks:
-    """Return what was read if each part could be: what was read in part could not be answered as a whole."""
+    """Return all questions, or none if a part could not be read."""
     parts = list(found)
     return [ask for asks in parts for ask in asks] if all(parts) else []
 
@@ -177,7 +177,7 @@ def _prose(about: Any) -> str:
 
 
 def _at(value: Any, *names: str) -> Any:
-    """Return what stands in mappings in mappings, `None` where there is nothing or no mapping."""
+    """Return a value in nested mappings; `None` if it or a mapping is missing."""
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
@@ -208,7 +208,7 @@ def _hitl(ask: Ask, decision: Decision) -> dict[str, Any]:
 
 def _response(ask: Ask, decision: Decision) -> dict[str, Any]:
     match decision.kind:
-        case "approve":  # LangGraph's docstring says args are None; the inbox sends them, and a node may look.
+        case "approve":  # LangGraph's docstring says args are None; the inbox sends them, and a node may use them.
             return {"type": "accept", "args": {"action": ask.action, "args": ask.args}}
         case "edit":
             return {"type": "edit", "args": {"action": ask.action, "args": _edited_args(ask, decision)}}
@@ -220,7 +220,7 @@ def _response(ask: Ask, decision: Decision) -> dict[str, Any]:
 def _doubt_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> dict[str, Any]:
     decided = "skip" if decisions[0].kind == "reject" else decisions[0].value
     said = decided if isinstance(decided, Mapping) else {"decision": decided}
-    # The asker takes a word alone for an answer to an earlier question where there was one.
+    # The asker treats a bare word as the answer to an earlier question, if there was one.
     return {**said, "attempt": value["attempt"]}
 
 
@@ -228,8 +228,8 @@ _FORMATS: Sequence[tuple[_Reader, _Writer]] = (
     (_keel, lambda value, asks, made: {"type": "keel_decision", "request": value["request"]}),
     (_read_batch, lambda value, asks, made: {"decisions": [*map(_hitl, asks, made)]}),
     (_per_call, lambda value, asks, made: _hitl(asks[0], made[0])),
-    # Also for a single request: "The Agent Inbox will always respond with a list" (its README), so a node takes the
-    # first of what `interrupt(request)` returns, as it does with `interrupt([request])`.
+    # Also for a single request: "The Agent Inbox will always respond with a list" (its README), so a node uses the
+    # first element that `interrupt(request)` returns, as it does with `interrupt([request])`.
     (_inbox, lambda value, asks, made: [*map(_response, asks, made)]),
     (_doubt, _doubt_answer),
     (
@@ -246,8 +246,8 @@ def _allow(ask: Ask, decision: Decision) -> Decision:
         reason = _reason(decision)
         return Decision("answer", decision.by, value=f"Rejected: {reason}" if reason else "Rejected")
     raise InvalidInput(
-        f"{ask.action or 'the question'}: its asker allows {', '.join(ask.allowed)}, not {decision.kind}, and would "
-        "fail on it: decide in another way"
+        f"{ask.action or 'the question'} allows {', '.join(ask.allowed)}, not {decision.kind}, on which the agent "
+        "would fail: use one of the allowed decisions"
     )
 
 
@@ -258,7 +258,7 @@ def _edited_args(ask: Ask, decision: Decision) -> dict[str, Any]:
 
 
 def _reason(decision: Decision) -> str:
-    return decision.reason or ("nobody decided in time" if decision.by == BY_EXPIRY else "")
+    return decision.reason or ("not decided in time" if decision.by == BY_EXPIRY else "")
 
 
 def _text(value: Any) -> str:

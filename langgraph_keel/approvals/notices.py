@@ -1,4 +1,7 @@
-"""Wakes workers after a decision: in this process, and over a server. A worker looks again after its poll anyway."""
+"""Wakes workers after a decision, in this process and over a server.
+
+A missed notice only delays a worker until its next poll.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ from typing import Protocol, Self
 
 _log = logging.getLogger(__name__)
 
-_LATER = "workers of other processes see a decision at their next poll: %s"
+_LATER = "workers of other processes notice a decision at their next poll: %s"
 
 
 class Source(Protocol):
-    """Passes the notices of other processes on."""
+    """Receives the notices of other processes."""
 
     def wait(self, seconds: float) -> None:
         """Wait for a notice, for at most so many seconds."""
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
 
 
 class AsyncSource(Protocol):
@@ -32,24 +35,24 @@ class AsyncSource(Protocol):
         """Wait for a notice, for at most so many seconds."""
 
     async def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
 
 
 Listen = Callable[[], Source | None]
 AsyncListen = Callable[[], Awaitable[AsyncSource | None]]
 
 listening: set[Callable[[], None]] = set()
-"""What wakes those who wait in this process, for whichever store: one look too many is cheaper than telling apart."""
+"""Wakes all waiting workers of this process, of any store: an extra poll is cheap."""
 
 
 def ring() -> None:
-    """Wake who waits in this process."""
+    """Wake the waiting workers of this process."""
     for wake in list(listening):
         wake()
 
 
 class Notices:
-    """The notice for which a worker waits between two looks."""
+    """The notices for which a worker waits between two polls."""
 
     def __init__(self, listen: Listen) -> None:
         self._listen: Listen | None = listen
@@ -57,25 +60,25 @@ class Notices:
         self._woken = threading.Event()
 
     def __enter__(self) -> Self:
-        """Listen, before the first look: what is decided after it is heard."""
+        """Start listening, before the first poll, so that no later decision is missed."""
         listening.add(self._woken.set)
         self._open()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         listening.discard(self._woken.set)
         self._close()
 
     def wait(self, seconds: float) -> None:
-        """Wait until somebody has decided, or has maybe; for at most so many seconds."""
+        """Wait for a notice, which may be spurious, for at most `seconds`."""
         if self._source is None and self._open():
-            return  # what was decided while nobody listened is to be looked for
+            return  # look for decisions that were made before it listened
         if self._source is not None:
             try:
                 return self._source.wait(seconds)
             except Exception as error:
-                _log.info("no notices of decisions until the next poll: %s", error)
+                _log.info("no notices of decisions before the next poll: %s", error)
                 self._close()
         self._woken.wait(seconds)
         self._woken.clear()
@@ -84,9 +87,9 @@ class Notices:
         try:
             self._source = self._listen() if self._listen else None
         except Exception as error:
-            _log.info("no notices of decisions until the next poll: %s", error)
+            _log.info("no notices of decisions before the next poll: %s", error)
         else:
-            self._listen = self._listen if self._source else None  # and there will be none later
+            self._listen = self._listen if self._source else None  # it will not become available later
         return self._source is not None
 
     def _close(self) -> None:
@@ -105,19 +108,19 @@ class AsyncNotices:
         self._woken = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        """Listen, before the first look: what is decided after it is heard."""
+        """Start listening, before the first poll, so that no later decision is missed."""
         self._loop = asyncio.get_running_loop()
         listening.add(self._wake)
         await self._open()
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         listening.discard(self._wake)
         await self._close()
 
     def _wake(self) -> None:
-        with suppress(RuntimeError):  # the loop was closed without notice
+        with suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._woken.set)
 
     async def wait(self, seconds: float) -> None:
@@ -128,7 +131,7 @@ class AsyncNotices:
             try:
                 return await self._source.wait(seconds)
             except Exception as error:
-                _log.info("no notices of decisions until the next poll: %s", error)
+                _log.info("no notices of decisions before the next poll: %s", error)
                 await self._close()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), seconds)
@@ -138,7 +141,7 @@ class AsyncNotices:
         try:
             self._source = await self._listen() if self._listen else None
         except Exception as error:
-            _log.info("no notices of decisions until the next poll: %s", error)
+            _log.info("no notices of decisions before the next poll: %s", error)
         else:
             self._listen = self._listen if self._source else None
         return self._source is not None
@@ -152,15 +155,15 @@ class AsyncNotices:
 
 @dataclass(frozen=True, slots=True)
 class Bell:
-    """Rings after a decision."""
+    """Notifies workers of a decision."""
 
-    notify: Callable[[], None]  # other processes; does nothing where there is no server
+    notify: Callable[[], None]  # other processes; does nothing without a server
     anotify: Callable[[], Awaitable[None]]
-    listen: Listen  # to notices; returns `None` where there are none
+    listen: Listen  # to notices; returns `None` without a server
     alisten: AsyncListen
 
     def ring(self) -> None:
-        """Tell workers that somebody has decided. That is stored, so nothing that goes wrong here is an error."""
+        """Notify workers of a stored decision. Failures are logged, not raised."""
         ring()
         try:
             self.notify()
@@ -176,7 +179,7 @@ class Bell:
             _log.info(_LATER, error)
 
     def notices(self) -> Notices:
-        """Return what a worker waits for between two looks."""
+        """Return the notices for which a worker waits between two polls."""
         return Notices(self.listen)
 
     def anotices(self) -> AsyncNotices:
@@ -189,4 +192,4 @@ async def _nothing() -> None:
 
 
 SILENT = Bell(lambda: None, _nothing, lambda: None, _nothing)
-"""For workers that no server wakes."""
+"""A `Bell` for workers without notices."""

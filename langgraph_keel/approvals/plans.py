@@ -1,4 +1,4 @@
-"""The plans behind `saver.approvals`: which requests wait, how one is decided, and what a graph is resumed with."""
+"""The plans behind `saver.approvals`: pending requests, decisions and resuming."""
 
 from __future__ import annotations
 
@@ -61,18 +61,21 @@ if TYPE_CHECKING:
 
 _UNSTORED = "unstored"
 _LEAST = 6
-"""Digits of an id that name a request: fewer are too easily those of another one."""
+"""Minimum digits of a shortened id: fewer easily match another request."""
 _LISTED = 10
-"""Requests that an error lists."""
+"""Maximum requests listed in an error."""
 _LOOKED_AT = 200
-"""Checkpoints, the newest, among which the one is looked for by which a thread has gone on."""
+"""Maximum newest checkpoints that are searched for the successor of a request's."""
 
 
 def refresh_thread(session: Session, thread_id: str, *, watches: bool = False) -> Plan[Sequence[KeptRequest]]:
-    """Bring the requests of a thread up to date, and return those that are not over. Two trips, or more."""
-    # A crash may have left a question without a request, or an open request of a step that has ended.
-    # In this order: of a head that was read first, the question may be answered and over by now, and to ask it again
-    # would leave a request that nobody waits for.
+    """Bring the requests of a thread up to date, and return the current ones.
+
+    Two trips, or more.
+    """
+    # A crash may have left a question without a request, or an open request of a step that has ended. Requests are read
+    # before the head: if the head were read first, its question might be answered by now, and recording it again would
+    # leave a request for which no task waits.
     known = yield from Approvals(session).of_thread(thread_id)
     head = yield from session.store.read_entry(Address(thread_id, "", None))
     questions = (yield from _questions_at(session, head, known)) if head else {}
@@ -96,13 +99,13 @@ def _questions_at(session: Session, head: Found, known: Sequence[KeptRequest] = 
     try:
         return (yield from find_questions(session, head, taken))
     except ValueRefused:
-        return {}  # of classes of the program, which this process does not know: the program makes the requests
+        return {}  # of classes unknown to this process: the program itself records the requests
 
 
 def _look_after(
     session: Session, held: KeptRequest, head: Found | None, questions: Mapping[str, Asked], watches: bool
 ) -> Plan[KeptRequest | None]:
-    """Bring a request up to date; return it unless it is over."""
+    """Bring a request up to date; return it unless it is closed."""
     approvals, request, now = Approvals(session), held.request, session.now
     if head is not None and request.checkpoint_id == head.entry.address.checkpoint_id:
         asked = questions.get(request.interrupt_id)
@@ -127,13 +130,13 @@ def _look_after(
 
 
 def _fate_of(request: ApprovalRequest, asked: Asked | None) -> Literal["kept", "lost", "taken", "over"]:
-    """Return what became of a request of the latest checkpoint, as the writes of its task say."""
+    """Return the fate of a request of the latest checkpoint, from its task's writes."""
     if asked is None:
         return "kept"
-    if is_keel_question(request):  # a task that has a result does not ask for its decision again
+    if is_keel_question(request):  # a finished task does not need its decision again
         return "over" if asked.is_done and request.status == CONSUMED else "kept"
     if asked.is_open:
-        # The answer of a program is lost if the next attempt at the task has not come as far as this question.
+        # The answer of a program is lost if the next attempt at the task has not reached this question.
         is_lost = request.status == CONSUMED and request.decision is not None and not request.decision.by
         return "lost" if is_lost else "kept"
     if request.status in DECIDED and asked.is_last and not asked.answers:
@@ -143,7 +146,7 @@ def _fate_of(request: ApprovalRequest, asked: Asked | None) -> Literal["kept", "
 
 
 def _read_given(session: Session, request: ApprovalRequest) -> Plan[Sequence[Any] | None]:
-    """Return the answers that the agent received for a request of an earlier checkpoint, if they are known."""
+    """Return the agent's answers to a request of an earlier checkpoint, if known."""
     if request.status not in DECIDED or is_keel_question(request):
         return None
     entries = yield from session.store.scan(Query(request.thread_id, "", request.checkpoint_id, limit=1))
@@ -155,9 +158,9 @@ def _read_given(session: Session, request: ApprovalRequest) -> Plan[Sequence[Any
 def find_interrupts(
     session: Session, head: Found, *, is_upgraded: bool = False
 ) -> Sequence[tuple[str, Interrupt]] | None:
-    """Return the tasks and interrupts that wait at a checkpoint; `None` if they cannot be read here."""
+    """Return the waiting tasks and interrupts of a checkpoint; `None` if unreadable."""
     try:
-        # Requests know interrupts by their stored names; upgrades may give them others.
+        # Requests use the stored ids of interrupts; upgrades may change them.
         other = revive_other(session, head) if is_upgraded else None
         writes = other.writes if other else pending_writes(head.batches, session.codec, head.entry.address)
     except ValueRefused:
@@ -168,7 +171,7 @@ def find_interrupts(
 
 
 def _find_end(session: Session, request: ApprovalRequest, watches: bool) -> Plan[str | None]:
-    """Return how a thread has gone on from an earlier checkpoint, as metadata say; `None` if it has not."""
+    """Return the `source` of an earlier checkpoint's successor; `None` if none."""
     if not (yield from is_stored(session, request)):
         has_run = may_be_taken(session, request.thread_id, watches=watches)
         return _UNSTORED if (yield from _is_moot(session, request, has_run)) else None
@@ -182,16 +185,19 @@ def _find_end(session: Session, request: ApprovalRequest, watches: bool) -> Plan
 
 
 def _is_moot(session: Session, request: ApprovalRequest, has_run: Plan[bool]) -> Plan[bool]:
-    """Return whether the checkpoint of a request was never stored. One trip if a run has the thread."""
-    # An interrupt may be stored before its checkpoint is. But a run that asks has claimed its thread by then, until all
-    # that it puts is stored: so the claim is read first.
+    """Return whether a request's checkpoint was never stored. One trip, or none."""
+    # An interrupt may be stored before its checkpoint. But the run has claimed its thread by then, until all its writes
+    # are stored: so the claim is read first.
     if (yield from has_run):
         return False
     return not (yield from is_stored(session, request))
 
 
 def request_now(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequest]:
-    """Return a request as it is: superseded if its checkpoint was never stored. One trip, mostly; no write."""
+    """Return a request as of now: superseded if its checkpoint was never stored.
+
+    Usually one trip; nothing is written.
+    """
     request = request_at(request, session.now)
     if request.status in CLOSED or (yield from is_stored(session, request)):
         return request
@@ -200,11 +206,11 @@ def request_now(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequ
 
 
 def decide_request(session: Session, name: str, decision: Decision) -> Plan[ApprovalRequest]:
-    """Decide a request. Of two concurrent decisions one wins; an equal decision is returned unchanged."""
+    """Decide a request. One of two concurrent decisions wins; equal ones are returned."""
     tried: Decision | None = None
     while True:
         held = yield from read_request(session, name)
-        name = held.request.id  # the beginning of it may name another one, once this one is decided by somebody else
+        name = held.request.id  # once this request is decided, its shortened id may match another one
         if is_decided_so(held.request, decision):
             return held.request
         if tried is not None:
@@ -220,15 +226,15 @@ def decide_request(session: Session, name: str, decision: Decision) -> Plan[Appr
 
 
 def _check_format(request: ApprovalRequest, decision: Decision) -> None:
-    """Check that the interrupt's format can express a decision, before it is stored for good."""
-    if request.interrupt_ids and decision.kind in request.allowed:  # else it has no format yet, or is refused as such
+    """Check that the interrupt's format can express a decision."""
+    if request.interrupt_ids and decision.kind in request.allowed:  # else it has no format yet, or is refused later
         answer_with(request, replace(decision, args=request.args) if decision.kind == "approve" else decision)
 
 
 def find_request(session: Session, name: str) -> Plan[KeptRequest]:
-    """Return a request by its id, or by the beginning of it: the one that waits, or else the only one."""
+    """Return a request by its id or a prefix: the pending one, or else the only one."""
     if not isinstance(name, str) or len(name) < _LEAST:
-        raise InvalidInput(f"{name!r} names no request: give its id, or at least the first {_LEAST} digits of it")
+        raise InvalidInput(f"{name!r} is not a request id: give an id, or at least the first {_LEAST} digits of one")
     approvals = Approvals(session)
     found = yield from approvals.all(CURRENT, name)
     waits: list[KeptRequest] = []
@@ -237,10 +243,10 @@ def find_request(session: Session, name: str) -> Plan[KeptRequest]:
         if may_wait and (len(found) == 1 or (yield from request_now(session, held.request)).status in OPEN):
             waits.append(held)
     if not waits:
-        # In this order: a request is written among those that are over before it leaves the others.
+        # In this order, as a request is added to the closed ones before it is removed from the current ones.
         over = yield from approvals.first(OVER, name, _LISTED + 1)
         known = {held.request.id: held.request.asked_at for held in over}
-        # One that is asked again after it was over has its id again, and is the later one of the two.
+        # A request that is asked again after it was closed has the same id: the newer one counts.
         found = [held for held in found if held.request.asked_at > known.get(held.request.id, "")]
         later = {held.request.id for held in found}
         found = [*(held for held in over if held.request.id not in later), *found]
@@ -249,20 +255,20 @@ def find_request(session: Session, name: str) -> Plan[KeptRequest]:
         return several[0]
     if not several:
         raise NotFound(
-            f"no request for approval has an id like {name!r}: it was deleted or expired (ttl) with its thread, if it "
-            "was there"
+            f"no request for approval has an id that begins with {name!r}: it does not exist, or was deleted or "
+            "expired (ttl) with its thread"
         )
-    told = "more than one request for approval waits" if waits else "none waits, and more than one is there"
+    told = "several pending requests" if waits else "no pending but several closed requests"
     listed = []
     for request in [request_at(held.request, session.now) for held in several[:_LISTED]]:
         what = one_line(request.action or describe_question(request.value), 60)
         listed.append(f"{request.id} ({request.status}: {what}, thread {request.thread_id!r})")
     listed += ["…"] if len(several) > _LISTED else []
-    raise NotFound(f"{told} whose id begins with {name!r}: give more of it: {'; '.join(listed)}")
+    raise NotFound(f"{told} have ids that begin with {name!r}: give more digits: {'; '.join(listed)}")
 
 
 def read_request(session: Session, name: str) -> Plan[KeptRequest]:
-    """Return a request that is about to be decided, after a look at its thread, which may take a lease."""
+    """Return a request to decide, brought up to date, which may take a lease."""
     held = yield from find_request(session, name)
     request = held.request
     if request.status in CLOSED:
@@ -272,19 +278,19 @@ def read_request(session: Session, name: str) -> Plan[KeptRequest]:
 
 
 def find_free_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
-    """Return the answers for a thread that a program may give: none while a run has it.
+    """Return the answers with which a program may resume a thread without a check.
 
-    Nor if a decision came with the thread from another store, or a fork has acted since it was made. One trip if a run
-    has it, else four or more.
+    Empty while a run has the thread, if a decision was copied with the thread, or if a fork has acted since the
+    decision. One trip if a run has it, else four or more.
     """
-    # If one look cannot tell whether a run has it, the run that is resumed watches the claim.
+    # If one read cannot decide whether a run has it, the resumed run watches the claim.
     if (yield from is_taken(session, thread_id)):
         return {}
     return (yield from find_answers(session, thread_id, by_itself=True))
 
 
 def revise_request(session: Session, name: str, by: str, reason: str) -> Plan[ApprovalRequest]:
-    """Take a decision back, so that the request waits for another one; an answer that is stored for it is removed."""
+    """Take a decision back and remove its stored answer; the request is pending again."""
     tried = ""
     while True:
         held = yield from read_request(session, name)
@@ -306,7 +312,7 @@ def revise_request(session: Session, name: str, by: str, reason: str) -> Plan[Ap
 
 
 def _forget_answer(session: Session, request: ApprovalRequest) -> Plan[None]:
-    """Take away the answer that LangGraph has stored for the next attempt of a task, and those after it."""
+    """Remove the answer stored for a task's next attempt, and later answers."""
     head = yield from session.store.read_entry(Address(request.thread_id, "", None))
     asked = (yield from _questions_at(session, head)).get(request.interrupt_id) if head else None
     if asked is None or not asked.answers or is_keel_question(request):
@@ -317,9 +323,9 @@ def _forget_answer(session: Session, request: ApprovalRequest) -> Plan[None]:
 
 
 def with_warnings(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequest]:
-    """Return a request with what its reviewer has to know.
+    """Return a request with the warnings for its reviewer.
 
-    One trip; of a request that names its action three, and some for each fork of its thread.
+    One trip; for a request with an action three, and some for each fork of its thread.
     """
     if request.status in CLOSED:
         return request
@@ -331,19 +337,19 @@ def with_warnings(session: Session, request: ApprovalRequest) -> Plan[ApprovalRe
     for name in relatives:
         asked = [held.request for held in (yield from Approvals(session).of_thread(name))]
         if any(each.action == request.action and each.status in (*OPEN, APPROVED, EDITED) for each in asked):
-            said = f"Thread {name!r}, of the same history, asks for {request.action}, too"
+            said = f"Thread {name!r}, of the same history, also asks for {request.action}"
             found.append((f"{said}: if both are approved, it is called twice.", ""))
     times = max((at for _, at in found), default="")
     return replace(request, warnings=tuple(text for text, _ in found), warned_at=times)
 
 
 def is_overtaken(request: ApprovalRequest) -> bool:
-    """Return whether a fork has done since the decision what it allows: the reviewer cannot have known."""
+    """Return whether a fork has acted since the decision, unknown to the reviewer."""
     return request.decision is not None and request.warned_at > request.decision.at
 
 
 def claim_request(session: Session, name: str, by: str, seconds: float) -> Plan[ApprovalRequest]:
-    """Hold a request for a reviewer. Errors are those of `decide_request`."""
+    """Reserve a request for a reviewer. Errors are those of `decide_request`."""
     until = time_after("seconds", seconds, session.clock())
     while True:
         held = yield from read_request(session, name)
@@ -354,9 +360,12 @@ def claim_request(session: Session, name: str, by: str, seconds: float) -> Plan[
 
 
 def find_answers(session: Session, thread_id: str, *, by_itself: bool = False) -> Plan[Mapping[str, Any]]:
-    """Return the decisions of a thread, by interrupt, in the askers' formats; for `by_itself` see above."""
+    """Return the decisions of a thread, by interrupt, in the formats of the askers.
+
+    With `by_itself`, for a resume without a check: see `find_free_answers`.
+    """
     # Questions of one task are answered together: LangGraph runs a task from its beginning at each answer. A decision
-    # that was taken is given again until the step has ended: the process that took it may have died.
+    # is passed again until the step has ended, as the process that used it may have died.
     requests = [held.request for held in (yield from refresh_thread(session, thread_id))]
     answers, decided = answers_of(requests), settled_in(requests)
     if answers and by_itself:
@@ -367,14 +376,17 @@ def find_answers(session: Session, thread_id: str, *, by_itself: bool = False) -
                 return {}
     if not answers or not session.hooks.revive:
         return answers
-    # What is asked is known by the names of nodes, which an upgrade may have changed. One trip more.
+    # Interrupt ids depend on node names, which an upgrade may have changed. One more trip.
     head = yield from session.store.read_entry(Address(thread_id, "", None))
     other = revive_other(session, head) if head else None
     return {other.interrupts.get(name, name): answer for name, answer in answers.items()} if other else answers
 
 
 def find_open_requests(session: Session, thread_id: str) -> Plan[Sequence[ApprovalRequest]]:
-    """Return the requests of a thread that are not over; nothing is written. Two trips, and one for each older one."""
+    """Return the current requests of a thread; nothing is written.
+
+    Two trips, and one for each older request.
+    """
     held = yield from Approvals(session).of_thread(thread_id)
     head = (yield from session.store.read_entry(Address(thread_id, "", None))) if held else None
     questions = (yield from _questions_at(session, head, held)) if head else {}
@@ -397,7 +409,10 @@ def find_open_requests(session: Session, thread_id: str) -> Plan[Sequence[Approv
 
 
 def find_waiting_threads(session: Session, among: Collection[str] | None = None) -> Plan[set[str]]:
-    """Return the threads, some or all, that wait for a person. A trip for each 1,000 requests, and each open one."""
+    """Return the threads, of `among` or all, that wait for a person.
+
+    A trip for each 1,000 requests, and for each open one.
+    """
     waiting: set[str] = set()
     for held in (yield from Approvals(session).all(CURRENT)):
         request = held.request
@@ -411,7 +426,7 @@ def find_waiting_threads(session: Session, among: Collection[str] | None = None)
 
 
 def answers_of(requests: Sequence[ApprovalRequest]) -> Mapping[str, Any]:
-    """Return what `find_answers` does, of the requests of a thread."""
+    """Return the decisions among a thread's requests, by interrupt."""
     by_interrupt: defaultdict[str, list[ApprovalRequest]] = defaultdict(list)
     for request in settled_in(requests):
         if request.interrupt_id:
@@ -420,11 +435,11 @@ def answers_of(requests: Sequence[ApprovalRequest]) -> Mapping[str, Any]:
 
 
 def settled_in(requests: Collection[ApprovalRequest]) -> Sequence[ApprovalRequest]:
-    """Return the requests of a thread whose decisions an agent can take now."""
-    # The task itself has the record of a program's answer. Superseded requests were asked again.
+    """Return the requests of a thread whose decisions an agent can use now."""
+    # The answer of a program is stored with the task itself. Superseded requests were asked again.
     known = [each for each in requests if each.status != SUPERSEDED and (each.decision is None or each.decision.by)]
     waiting = [each for each in known if not each.is_settled]
-    # Plain questions that wait at the same time are of one interrupt, or of different tasks in a subgraph.
+    # Plain questions that are open at the same time belong to one interrupt, or to different tasks in a subgraph.
     interrupts = {each.interrupt_id for each in waiting}
     tasks = {
         is_keel: {each.task_id for each in waiting if is_keel_question(each) >= is_keel} for is_keel in (False, True)
@@ -439,14 +454,14 @@ def settled_in(requests: Collection[ApprovalRequest]) -> Sequence[ApprovalReques
 
 
 def _answer(requests: Sequence[ApprovalRequest]) -> Any:
-    # LangGraph numbers the interrupts of a task: run again, it may have asked something else by the same name.
+    # LangGraph numbers the interrupts of a task: a rerun may have asked another question under the same id.
     last = max(requests, key=lambda each: each.asked_at)
     parts = sorted((each for each in requests if each.value == last.value), key=lambda each: each.part)
     return answer_of(last.value, [each.decision for each in parts if each.decision is not None], last.schema)
 
 
 def resume(session: Session, thread_id: str) -> Plan[Command[Any]]:
-    """Return what to invoke the graph with, so that it takes what was decided."""
+    """Return the command that resumes a thread with its decisions."""
     from langgraph.types import Command
 
     found = yield from find_answers(session, thread_id)
@@ -468,7 +483,7 @@ def resume(session: Session, thread_id: str) -> Plan[Command[Any]]:
 
 
 def sweep_requests(session: Session, remind_after: float | None) -> Plan[Sequence[ApprovalRequest]]:
-    """Look after every thread that a request names; return those to be reminded of, which say so from then on."""
+    """Bring all requests up to date; return those that need a reminder, and mark them."""
     remind_before = "" if remind_after is None else time_after("remind_after", remind_after, session.clock(), -1)
     known = yield from Approvals(session).all(CURRENT)
     due: list[ApprovalRequest] = []

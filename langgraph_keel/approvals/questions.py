@@ -1,4 +1,4 @@
-"""What graphs ask, written down as requests; and how a request is over."""
+"""Records the questions of graphs as requests, and closes requests."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ RESTRICTIONS = ("facts", "before", "approvers", "expires_at", "on_expiry")
 def record_interrupt(
     session: Session, address: Address, interrupt: Interrupt, task_id: str, owner: str = ""
 ) -> Plan[None]:
-    """Write down what an interrupt asks, unless that is done."""
+    """Record the questions of an interrupt, if not done yet."""
     approvals = Approvals(session)
     requests = requests_of(address, interrupt, task_id, owner, session.now)
     for request in requests:
         held: KeptRequest | None = yield from approvals.ask(request)
         while held and interrupt.id != held.request.interrupt_id:
-            # Its task has made the request before; now it has stopped the graph, maybe by a name that it had earlier.
+            # Its task made the request earlier; now it has stopped the graph, perhaps with an interrupt id it had
+            # before.
             ids = (*(name for name in held.request.interrupt_ids if name != interrupt.id), interrupt.id)
             changed = yield from approvals.change(held, replace(held.request, interrupt_ids=ids, value=request.value))
             held = changed or (yield from approvals.read([request.id])).get(request.id)
@@ -62,9 +63,9 @@ def record_interrupt(
 def close_request(
     approvals: Approvals, held: KeptRequest, now: str, *, is_answered: bool, given: Sequence[Any] | None = None
 ) -> Plan[None]:
-    """Put a request with those that are over."""
+    """Move a request to the closed ones."""
     request = held.request
-    # `request_approval` itself records that it has taken a decision.
+    # `request_approval` itself records that it has used a decision.
     if not is_answered or (is_keel_question(request) and request.status != CONSUMED):
         yield from approvals.end(held, SUPERSEDED, now, "the thread went on without it")
     elif not is_from_decision(request, given):
@@ -74,14 +75,14 @@ def close_request(
 
 
 def as_taken(held: KeptRequest, now: str) -> KeptRequest:
-    """Return a request with a decision: without one, a program has resumed the graph itself."""
+    """Return a request with a decision: an empty one if a program resumed the graph."""
     if held.request.decision is not None:
         return held
     return replace(held, request=replace(held.request, decision=Decision("answer", "", now)))
 
 
 def is_from_decision(request: ApprovalRequest, given: Sequence[Any] | None) -> bool:
-    """Return whether an answer that the agent received can be that of the request's decision; true if unknown."""
+    """Return whether the agent's answer may come from the decision; true if unknown."""
     if given is None or request.decision is None or is_keel_question(request):
         return True
     if not request.decision.by or request.status == CONSUMED:
@@ -99,19 +100,19 @@ def _parts_of(answer: Any) -> Sequence[Any]:
 
 
 def is_stored(session: Session, request: ApprovalRequest) -> Plan[bool]:
-    """Return whether the checkpoint is there that a request was made at. One trip."""
+    """Return whether the checkpoint of a request is stored. One trip."""
     return bool((yield from session.store.scan(Query(request.thread_id, "", request.checkpoint_id, limit=1))))
 
 
 def supersede_unstored(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequest]:
-    """Return a request whose checkpoint is not there as it is from then on, and why. One trip; nothing is written."""
+    """Return a request without a stored checkpoint as superseded. One trip; no write."""
     older = yield from session.store.scan(Query(request.thread_id, "", before=request.checkpoint_id, limit=1))
     why = UNSTORED if older else GONE
     return add_event(replace(request, status=SUPERSEDED), SUPERSEDED, session.now, reason=why)
 
 
 def close_unstored(session: Session, held: KeptRequest) -> Plan[None]:
-    """Put a request with those that are over, as its checkpoint is not there: an interrupt may be stored before it."""
+    """Close a request whose checkpoint is not stored."""
     request = held.request
     why = (yield from supersede_unstored(session, request)).history[-1]["reason"]
     if request.status in DECIDED:
@@ -121,21 +122,21 @@ def close_unstored(session: Session, held: KeptRequest) -> Plan[None]:
 
 
 def close_all_unstored(session: Session, thread_id: str) -> Plan[None]:
-    """Close the requests of a dead run whose checkpoints were never stored. One trip, and one for each request."""
+    """Close the requests of a dead run whose checkpoints were never stored."""
     for held in (yield from Approvals(session).of_thread(thread_id)):
         if not (yield from is_stored(session, held.request)):
             yield from close_unstored(session, held)
 
 
 def is_keel_question(request: ApprovalRequest) -> bool:
-    """Return whether `request_approval` has asked it."""
+    """Return whether a request was made by `request_approval`."""
     return isinstance(request.value, Mapping) and request.value.get("type") == "keel_approval"
 
 
 def requests_of(
     address: Address, interrupt: Interrupt, task_id: str, owner: str, now: str
 ) -> Sequence[ApprovalRequest]:
-    """Return the requests that an interrupt makes, one for each action it asks about."""
+    """Return the requests of an interrupt, one for each action."""
     value, schema = as_json(interrupt.value), as_json(interrupt.response_schema)
     asks = asks_of(value, schema)
     whole = ApprovalRequest(
@@ -155,11 +156,11 @@ def requests_of(
 
 def _part(whole: ApprovalRequest, ask: Ask, part: int) -> ApprovalRequest:
     args = as_json(ask.args)
-    # Keel's own question carries its difference from the others of its thread (`ask.py`).
+    # Keel's own question contains the parts of its id (`ask.py`).
     of = (ask.keel or {}).get("of")
     if not isinstance(of, list) or not all(isinstance(each, str) for each in of):
         of = [whole.checkpoint_id, whole.interrupt_id, str(part)]
-    # What restricts Keel's own question is in what the interrupt carries, too: a copy of the thread has only that.
+    # The restrictions of Keel's own question are also in the interrupt's value, as a copy of the thread has only that.
     restricted = {name: ask.keel[name] for name in RESTRICTIONS if name in ask.keel} if ask.keel else {}
     return replace(
         whole,
@@ -175,5 +176,5 @@ def _part(whole: ApprovalRequest, ask: Ask, part: int) -> ApprovalRequest:
 
 
 def hash_of(args: Any) -> str:
-    """Return what tells arguments, as plain data, from all others."""
+    """Return a hash of arguments, which are plain data."""
     return sha256(json.dumps(args, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""A request for approval as HTML, whole: what will happen, on which facts, who may decide, what happened to it."""
+"""A request for approval as HTML: action, facts, approvers and history."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _NAME, _EVENT = 60, 300
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON on several lines, without characters that a page could not show."""
+    """Return a value as indented JSON, with unsafe characters escaped."""
     dumped = json.dumps(as_json(value), indent=2, ensure_ascii=False)
     return UNSAFE.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", dumped)
 
 
 def length_of(request: ApprovalRequest) -> int:
-    """Return how many characters it takes to show what is asked."""
+    """Return the number of characters of a question when displayed."""
     asked = (request.args, request.facts, request.before) if request.action else (request.value, request.facts)
     return len(request.description) + sum(len(json_text(part)) for part in asked)
 
@@ -43,9 +43,9 @@ def _parts(request: ApprovalRequest, longest: int) -> Iterator[str]:
         yield _value(request.args, longest)
     if request.facts or request.before:
         names = dict.fromkeys([*request.facts, *request.before])
-        yield tag("div", "Facts that the decision rests on", style=f"margin-top:8px;{SMALL};{FAINT}")
+        yield tag("div", "Facts that the decision depends on", style=f"margin-top:8px;{SMALL};{FAINT}")
         yield table(
-            *([head(("", "when it was decided before", "now"))] if request.before else []),
+            *([head(("", "at the earlier decision", "now"))] if request.before else []),
             tag("tbody", *(_fact(request, name, longest) for name in names)),
         )
     if (earlier := request.earlier).get("kind"):

@@ -1,7 +1,8 @@
-"""Requests for approval. Each is one cell, changed by compare-and-set, so that of two reviewers one wins.
+"""Requests for approval, one cell each.
 
-The cells of all threads share a shelf, and their keys begin with a hash of the thread: a page of them is the inbox, and
-the requests of one thread are a range of keys. A request that is over moves to a shelf of its own.
+A request is changed by compare-and-set, so only one of two reviewers wins. The cells of all threads share a shelf, and
+their keys begin with a hash of the thread: a page of them is the inbox, and the requests of a thread are a range of
+keys. Closed requests move to another shelf.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ APPROVED, REJECTED, EDITED, ANSWERED = "approved", "rejected", "edited", "answer
 # Superseded: the thread continued without it, or the facts changed. Consumed: the agent has taken the decision.
 OPEN = frozenset({WAITING, CLAIMED})
 DECIDED = frozenset({APPROVED, REJECTED, EDITED, ANSWERED, EXPIRED})
-"""Decided, and the agent has not taken it yet."""
+"""Decided, but not yet used by the agent."""
 CLOSED = frozenset({SUPERSEDED, CONSUMED})
 STATUSES = (WAITING, CLAIMED, APPROVED, REJECTED, EDITED, ANSWERED, EXPIRED, SUPERSEDED, CONSUMED)
 
@@ -35,7 +36,7 @@ Kind = Literal["approve", "reject", "edit", "answer"]
 STATUS_OF: Mapping[str, str] = {"approve": APPROVED, "reject": REJECTED, "edit": EDITED, "answer": ANSWERED}
 
 BY_EXPIRY = "keel:expiry"
-"""Who has decided where nobody did in time."""
+"""The `by` of a decision made by expiry."""
 
 REOPENED = "reopened"
 _ACTS: Mapping[str, tuple[str, str]] = {
@@ -46,7 +47,7 @@ _ACTS: Mapping[str, tuple[str, str]] = {
     "claim": ("claim", CLAIMED),
     "revise": ("revision", REOPENED),
 }
-"""What messages call an act, and the event that records it."""
+"""The noun for an act in messages, and the event that records it."""
 
 _TUPLES = ("interrupt_ids", "allowed", "approvers", "history")
 
@@ -56,17 +57,17 @@ PAGE = 1000
 @publish
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a person has decided.
+    """A person's decision.
 
     Attributes:
         kind: `approve`, `reject`, `edit` or `answer`.
-        by: Who decided, as the reviewer's program says; `keel:expiry` if nobody did in time, empty if a program
-            resumed the graph by itself.
+        by: The reviewer, as authenticated by the calling program; `keel:expiry` if the request expired, empty if a
+            program resumed the graph itself.
         at: ISO time.
-        reason: Why, in the reviewer's words.
-        args: The arguments that were approved: those asked about, or the reviewer's.
-        value: With `answer`: what was answered.
-        unchecked: With `edit`: whether the arguments were not compared with those of the request.
+        reason: The reviewer's reason.
+        args: The approved arguments: those of the request, or the reviewer's.
+        value: The answer, for `answer`.
+        unchecked: For `edit`: whether the arguments were not checked against those of the request.
     """
 
     kind: Kind
@@ -79,49 +80,49 @@ class Decision:
 
     @property
     def approved(self) -> bool:
-        """Whether the agent may act: with `args`, which the reviewer may have edited."""
+        """Whether the agent may act, with `args`, which the reviewer may have edited."""
         return self.kind in ("approve", "edit")
 
 
 @publish
 @dataclass(frozen=True, slots=True, repr=False)
 class ApprovalRequest:
-    """What a person is asked.
+    """A request for approval.
 
     Attributes:
-        id: Its name: 24 hexadecimal digits, the same whenever the same question is asked again.
+        id: 24 hexadecimal digits, the same if the same question is asked again.
         thread_id: The thread that waits.
         checkpoint_id: The checkpoint whose step asks.
         task_id: The task that asks.
-        interrupt_ids: LangGraph's names of the interrupts that have asked it, the last one is the one to answer; empty
-            before the step has ended.
-        action: What the agent wants to do: a tool's name, for instance; empty for a free question.
-        args: With which arguments.
-        value: What the interrupt carried, as plain data.
-        schema: The JSON schema that its answer must fit, if it has one.
+        interrupt_ids: The ids of the interrupts that asked it; the last one is the one to answer. Empty before the step
+            has ended.
+        action: The action that the agent wants to take, such as a tool's name; empty for a free question.
+        args: The arguments of the action.
+        value: The value of the interrupt, as plain data.
+        schema: The JSON schema of its answer, if any.
         status: One of `STATUSES`.
         asked_at: ISO time.
-        description: For whoever decides.
-        facts: What the decision rests on, as it was when it was asked.
-        before: The facts that an earlier decision rested on; empty if there was none.
+        description: A text for the reviewer.
+        facts: The data that the decision depends on, at the time of the question.
+        before: The facts of an earlier decision; empty if there was none.
         earlier: That decision, with the id of its request.
-        args_hash: Tells the arguments from all others.
-        allowed: The decisions that may be made.
-        approvers: Who may decide; empty for anybody.
-        owner: Whose thread it is (`configurable["user_id"]`).
-        expires_at: ISO time from which nobody may decide; `None` is never.
-        on_expiry: What the agent gets then: a rejection (`reject`), or nothing, and it waits on (`wait`).
-        claimed_by: Who is about to decide.
-        claimed_until: ISO time.
+        args_hash: A hash of the arguments.
+        allowed: The kinds of decision that are allowed.
+        approvers: The allowed reviewers; empty for everyone.
+        owner: The owner of the thread (`configurable["user_id"]`).
+        expires_at: ISO time from which it cannot be decided; `None` is never.
+        on_expiry: The result of expiry: the agent gets a rejection (`reject`), or continues to wait (`wait`).
+        claimed_by: The reviewer who has reserved it.
+        claimed_until: ISO time of the end of the reservation.
         reminded_at: ISO time of the last reminder.
-        decision: What was decided.
-        part: Its place among the questions of one interrupt.
-        parts: How many there are.
-        history: What has happened to it, oldest first: plain data.
-        audited: How many of those stand in the audit trail.
-        warnings: What to know before it is decided, such as that a fork of the thread has called this tool: sentences.
-            Found when `get`, `pending` or `status` reads it, and not stored.
-        warned_at: ISO time of the latest of these events.
+        decision: The decision.
+        part: Its index among the questions of one interrupt.
+        parts: The number of these questions.
+        history: Its events, oldest first: plain data.
+        audited: The number of events that are in the audit trail.
+        warnings: Sentences for the reviewer, such as that a fork of the thread has called this tool. Computed when
+            `get`, `pending` or `status` reads the request, not stored.
+        warned_at: ISO time of the latest event behind these warnings.
     """
 
     id: str
@@ -157,8 +158,8 @@ class ApprovalRequest:
     warned_at: str = ""
 
     def __repr__(self) -> str:
-        """Say what is asked, in short: a list of requests is to be read."""
-        # Whoever reads it decides: what moves the cursor must not overwrite what stands before it.
+        """Return the question in short."""
+        # A reviewer decides by this text, so control characters must not overwrite parts of it.
         action = self.action if self.action.isprintable() else repr(self.action)
         asks = f"{action}({self.args!r:.200})" if action else f"{self.value!r:.200}"
         facts = f" on {self.facts!r:.200}" if self.facts else ""
@@ -167,17 +168,17 @@ class ApprovalRequest:
 
     @property
     def interrupt_id(self) -> str:
-        """LangGraph's name of the interrupt to answer; empty if there is none yet."""
+        """The id of the interrupt to answer; empty if there is none yet."""
         return self.interrupt_ids[-1] if self.interrupt_ids else ""
 
     @property
     def is_settled(self) -> bool:
-        """Whether an agent may go on as far as this request goes."""
+        """Whether this request no longer blocks the agent."""
         return self.on_expiry == "reject" if self.status == EXPIRED else self.status in (*DECIDED, CONSUMED)
 
 
 def request_at(request: ApprovalRequest, now: str) -> ApprovalRequest:
-    """Return a request as it is at a time: a claim that has run out is none, and what nobody decided has expired."""
+    """Return a request as of a time, with expired claims and deadlines applied."""
     if request.status not in OPEN:
         return request
     if request.expires_at is not None and request.expires_at <= now:
@@ -188,7 +189,7 @@ def request_at(request: ApprovalRequest, now: str) -> ApprovalRequest:
 
 
 def apply_decision(request: ApprovalRequest, decision: Decision) -> ApprovalRequest:
-    """Return a request with a decision; `request` is as it is at that time."""
+    """Return a request with a decision; `request` must be as of that time."""
     check_open(request, decision.kind, decision.by)
     check_reviewer(request, decision.by)
     if decision.kind not in request.allowed:
@@ -204,7 +205,7 @@ def apply_decision(request: ApprovalRequest, decision: Decision) -> ApprovalRequ
 
 
 def is_decided_so(request: ApprovalRequest, decision: Decision) -> bool:
-    """Return whether just this stands: decided by the same person, with the same outcome and the same content."""
+    """Return whether an equal decision by the same person is stored."""
     if request.decision is None or request.status not in (*DECIDED, CONSUMED) or not audit.is_name(decision.by):
         return False
     if decision.kind == "approve":
@@ -219,7 +220,7 @@ def _content(decision: Decision) -> str:
 def _check_edit(request: ApprovalRequest, decision: Decision) -> None:
     if isinstance(request.args, Mapping) and not isinstance(decision.args, Mapping):
         raise InvalidInput(f"args must be a dict with all arguments of {request.action}, not {decision.args!r:.80}")
-    # `HumanInTheLoopMiddleware` may put the schema of the tool's arguments beside its request.
+    # `HumanInTheLoopMiddleware` may add the schema of the tool's arguments to its request.
     configs = request.value.get("review_configs") if isinstance(request.value, Mapping) else None
     named = [each for each in configs if isinstance(each, Mapping)] if isinstance(configs, list) else ()
     schema = next((each.get("args_schema") for each in named if each.get("action_name") == request.action), None)
@@ -232,12 +233,12 @@ def _check_edit(request: ApprovalRequest, decision: Decision) -> None:
 
 
 def check_open(request: ApprovalRequest, kind: str, by: str, *, may_revise: bool = False) -> None:
-    """See that a request can be decided."""
+    """Check that a request can be decided."""
     if request.status not in OPEN:
         act, event = _ACTS[kind]
         earlier = times_of(request, event, by)
-        # The reviewer may act again because the reply to the earlier act was lost.
-        fate = f"Your {act}{_when(earlier[-1])} was recorded before, and this one was not" if earlier else ""
+        # The reviewer may repeat an act because its reply was lost.
+        fate = f"Your earlier {act}{_when(earlier[-1])} was recorded, this one was not" if earlier else ""
         revise = (
             f" If the agent cannot act on that decision, take it back with saver.approvals.revise({request.id!r}, "
             f"by=...) or `keel revise {request.id} --by NAME`."
@@ -247,20 +248,20 @@ def check_open(request: ApprovalRequest, kind: str, by: str, *, may_revise: bool
 
 
 def check_not_changed(request: ApprovalRequest, decision: Decision) -> None:
-    """See that a decision was not recorded, where the reply may have been lost: what others did since must stand."""
+    """Check that a decision was not recorded before, whose reply may have been lost."""
     act, event = _ACTS[decision.kind]
     if decision.at in times_of(request, event, decision.by):
         last = request.history[-1]
         by = f" by {last['by']}" if last.get("by") else ""
         raise _refusal(
             request,
-            f"your {act} was recorded, and changed before its reply came: the request was "
+            f"your {act} was recorded, and changed before its reply arrived: the request was "
             f"{last['kind']}{by}{_when(last['at'])}, and is {request.status} now. Look at it before you decide again",
         )
 
 
 def times_of(request: ApprovalRequest, event: str, by: str) -> Sequence[str]:
-    """Return when a person did something to a request, as its history tells: ISO times."""
+    """Return the ISO times of an event by a person in a request's history."""
     return [each["at"] for each in request.history if (each["kind"], each["by"]) == (event, by)]
 
 
@@ -274,7 +275,7 @@ def _when(at: str) -> str:
 
 
 def describe_end(request: ApprovalRequest) -> str:
-    """Return who has decided a request and when, and what became of that: a sentence without its full stop."""
+    """Return a request's decision and its use, as a sentence without a full stop."""
     decision, ended = request.decision, dict(request.history[-1]) if request.history else {}
     when = _when(decision.at) if decision else ""
     if decision is None:
@@ -292,18 +293,18 @@ def describe_end(request: ApprovalRequest) -> str:
 
 
 def check_reviewer(request: ApprovalRequest, by: str) -> None:
-    """See that a reviewer may decide."""
+    """Check that a reviewer may decide."""
     if not audit.is_name(by):
-        raise InvalidInput(f"by must name who decides, as your program has authenticated them, not {by!r}")
+        raise InvalidInput(f"by must name the reviewer, as authenticated by your program, not {by!r}")
     if request.approvers and by not in request.approvers:
         raise NotAllowed(f"approval {request.id}: {by!r} is not among its approvers ({', '.join(request.approvers)})")
     if request.status == CLAIMED and request.claimed_by != by:
-        whose = f"{request.claimed_by!r} has claimed it until {request.claimed_until}"
+        whose = f"it is claimed by {request.claimed_by!r} until {request.claimed_until}"
         raise NotAllowed(f"approval {request.id}: {whose}; nothing was decided")
 
 
 def _pack(request: ApprovalRequest) -> list[dict[str, Any]]:
-    # What was asked or answered may be 0 or False.
+    # Arguments and answers may be 0 or False.
     fields = asdict(replace(request, warnings=(), warned_at=""))
     return [{name: value for name, value in fields.items() if value or name in ("args", "value")}]
 
@@ -322,13 +323,13 @@ TABLES = tuple(
     CellTable(kind, "the request for approval {key}", _pack, _unpack, thread_of=_thread_of)
     for kind in ("approvals", "approvalsover")
 )
-"""The requests that are not over, and those that are."""
+"""The current requests, and the closed ones."""
 CURRENT, OVER = (Shelf(None, table.kind) for table in TABLES)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRequest:
-    """A request as it is stored, with the token of its cell, on the shelf `CURRENT` or `OVER`."""
+    """A stored request, with the token of its cell, on the shelf `CURRENT` or `OVER`."""
 
     request: ApprovalRequest
     token: str
@@ -336,18 +337,18 @@ class KeptRequest:
 
 
 def request_id(thread_id: str, *parts: str) -> str:
-    """Return the id of a request of a thread: those of one thread begin alike."""
+    """Return the id of a request; the ids of a thread share a prefix."""
     text = "\x00".join((thread_id, *parts)).encode("utf-8", "surrogatepass")
     return thread_prefix(thread_id) + sha256(text).hexdigest()[:16]
 
 
 def thread_prefix(thread_id: str) -> str:
-    """Return what the ids of a thread's requests begin with; those of others may, too."""
+    """Return the prefix of a thread's request ids; other threads may share it."""
     return sha256(thread_id.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def add_event(request: ApprovalRequest, kind: str, at: str, by: str = "", **more: Any) -> ApprovalRequest:
-    """Return a request to whose history something was added."""
+    """Return a request with an event added to its history."""
     event = {"kind": kind, "at": at, "by": by, **{name: value for name, value in more.items() if value is not None}}
     return replace(request, history=(*request.history, event))
 
@@ -367,7 +368,7 @@ class Approvals:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read(self, ids: Sequence[str]) -> Plan[Mapping[str, KeptRequest]]:
-        """Read requests by their ids, without those that are not there. One trip, two if some are over."""
+        """Read requests by id, omitting missing ones. One trip, two if some are closed."""
         found: dict[str, KeptRequest] = {}
         for shelf in (CURRENT, OVER):
             if missing := [name for name in ids if name not in found]:
@@ -376,24 +377,24 @@ class Approvals:
         return found
 
     def first(self, shelf: Shelf, prefix: str, limit: int) -> Plan[Sequence[KeptRequest]]:
-        """Read the first requests whose ids begin so. One trip."""
+        """Read the first requests whose ids have a prefix. One trip."""
         found = yield from self._cells[shelf].page(prefix, limit=limit)
         return [_keep(kept, shelf) for _, kept in found]
 
     def all(self, shelf: Shelf, prefix: str = "") -> Plan[Sequence[KeptRequest]]:
-        """Read requests whose ids begin so, in the order of their ids. A trip for each 1,000."""
+        """Read the requests whose ids have a prefix, by id. A trip for each 1,000."""
         found = yield from self._cells[shelf].every(prefix, PAGE)
         return [_keep(kept, shelf) for _, kept in found]
 
     def of_thread(self, thread_id: str) -> Plan[Sequence[KeptRequest]]:
-        """Read a thread's requests that are not over."""
+        """Read a thread's current requests."""
         found = yield from self.all(CURRENT, thread_prefix(thread_id))
         return [held for held in found if held.request.thread_id == thread_id]
 
-    # -- what becomes of them ----------------------------------------------------------------------------------
+    # -- changing ----------------------------------------------------------------------------------------------
 
     def ask(self, request: ApprovalRequest) -> Plan[KeptRequest]:
-        """Write a new request, or return what stands there: the same question may be asked again."""
+        """Store a new request, or return the stored one if the question is asked again."""
         what = {"args": request.args, "description": request.description or None, "facts": dict(request.facts) or None}
         what |= {} if request.action else {"value": request.value}
         asked = add_event(request, "asked", request.asked_at, **what)
@@ -404,14 +405,14 @@ class Approvals:
                 return (yield from self._log(held)) if done else held
 
     def change(self, held: KeptRequest, new: ApprovalRequest) -> Plan[KeptRequest | None]:
-        """Replace a request, and append to the audit trail; `None` if the request was changed by another process."""
+        """Replace a request, update the audit trail; `None` if another process was faster."""
         held = yield from self._log(held)
         new = replace(new, audited=held.request.audited)
         done, kept = yield from self._cells[held.shelf].swap(new.id, held.token, new, origin=new.thread_id)
         return (yield from self._log(_keep(kept, held.shelf))) if done and kept else None
 
     def decide(self, held: KeptRequest, decision: Decision) -> Plan[KeptRequest | None]:
-        """Write a decision, made at `decision.at`; `None` if somebody else has changed the request meanwhile."""
+        """Store a decision made at `decision.at`; `None` if another process was faster."""
         new = apply_decision(request_at(held.request, decision.at), decision)
         said = new.decision or decision
         more = {"reason": said.reason or None, "args": said.args, "value": said.value}
@@ -419,7 +420,7 @@ class Approvals:
         return (yield from self.change(held, add_event(new, new.status, said.at, said.by, **more)))
 
     def claim(self, held: KeptRequest, by: str, at: str, until: str) -> Plan[KeptRequest | None]:
-        """Hold a request for a reviewer; with an `until` that is past, let it go."""
+        """Reserve a request for a reviewer, or release it if `until` is in the past."""
         request = request_at(held.request, at)
         check_open(request, "claim", by)
         check_reviewer(request, by)
@@ -439,36 +440,37 @@ class Approvals:
         return changed or held
 
     def consume(self, held: KeptRequest, at: str) -> Plan[KeptRequest | None]:
-        """Write that the agent has taken the decision."""
+        """Record that the agent has taken the decision."""
         return (yield from self.change(held, add_event(replace(held.request, status=CONSUMED), CONSUMED, at)))
 
     def reopen(self, held: KeptRequest, at: str, by: str = "", reason: str = "") -> Plan[KeptRequest | None]:
-        """Write that a request waits for a decision again."""
+        """Make a request pending again."""
         new = replace(held.request, status=WAITING, decision=None)
         return (yield from self.change(held, add_event(new, REOPENED, at, by, reason=reason or None)))
 
     def end(self, held: KeptRequest, status: str, at: str, why: str = "") -> Plan[None]:
-        """Write that a request is consumed or superseded, if it is not, and put it with those that are over."""
+        """Mark a request as consumed or superseded, and move it to the closed ones."""
         if held.request.status not in (CONSUMED, SUPERSEDED):
             new = add_event(replace(held.request, status=status), status, at, reason=why or None)
             changed = yield from self.change(held, new)
             if changed is None:
-                return  # somebody else has changed it: it will be found again
+                return  # changed concurrently: a later pass finds it again
             held = changed
         held = yield from self._log(held)
-        # Written there before it goes here: whoever looks for it by its id finds it, whatever breaks off.
+        # Written there before it is removed here, so that it is always found by its id, even after a crash in between.
         request, over = held.request, self._cells[OVER]
         done, there = yield from over.swap(request.id, None, request, origin=request.thread_id)
-        # It was over before, and asked again: two tools of one node may ask at once, before their run is known to live.
+        # It was closed before, and asked again: two tools of a node may ask concurrently, before their run is known to
+        # live.
         if not done and there is not None and there.record.asked_at <= request.asked_at and there.record != request:
             yield from over.swap(request.id, there.token, request, origin=request.thread_id)
         yield from self._cells[CURRENT].remove({request.id: held.token})
 
     def _log(self, held: KeptRequest) -> Plan[KeptRequest]:
-        """Append those events of a request to the audit trail that `audited` does not count."""
-        # The process that has made a change does this, and so does any other that finds it undone: the first may have
-        # died. A request is not changed before this is done, so all of them see the same events under the same token,
-        # from which the secret is made by which each event is appended once.
+        """Append the events of a request that are not yet in the audit trail."""
+        # Done by the process that has made a change, and by any other process that finds events missing, as the first
+        # may have died. A request is not changed before its events are appended, so all processes see the same events
+        # under the same token. The secret derived from the token ensures that each event is appended once.
         request = held.request
         if request.audited == len(request.history):
             return held
@@ -478,7 +480,7 @@ class Approvals:
             secret = sha256(f"{held.token}:{nth}".encode()).hexdigest()[:32]
             yield from audit.append(self._session, request.thread_id, event["at"], event["kind"], content, secret)
         new = replace(request, audited=len(request.history))
-        # Under the same token: for others nothing has changed.
+        # Under the same token, so other processes see no change.
         cells, token = self._cells[held.shelf], held.token
         done, _ = yield from cells.swap(request.id, token, new, token=token, origin=request.thread_id)
         return replace(held, request=new if done else request)

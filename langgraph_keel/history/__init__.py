@@ -1,1 +1,1 @@
-"""A thread as a tree of moments: what it was at each, what changed between two, and how to go back."""
+"""A thread as a tree of moments: view, compare, rewind and fork it."""

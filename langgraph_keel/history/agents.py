@@ -1,4 +1,4 @@
-"""Notes and hand-offs for an agent: two tools, and a middleware of `create_agent`. Imported only when asked for."""
+"""Notes and hand-offs for an agent: two tools and a middleware for `create_agent`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _INTRODUCTION = (
 
 
 def agent_tools(history: Any) -> Sequence[BaseTool]:
-    """Return the tools `note` and `handoff`. Thread and owner are those of the run, which no model can change."""
+    """Return the tools `note` and `handoff`. The model cannot change thread and owner."""
 
     def place_of(config: RunnableConfig) -> tuple[str, str]:
         return owner_of(config, history.engine.session.owner), thread_id_of(config["configurable"]["thread_id"])
@@ -48,14 +48,14 @@ def agent_tools(history: Any) -> Sequence[BaseTool]:
 
 
 class HandoffMiddleware(AgentMiddleware[Any, Any]):
-    """Puts a hand-off before the first message of a thread; see `ThreadHistory.handoff_middleware`."""
+    """Inserts a hand-off as first message; see `ThreadHistory.handoff_middleware`."""
 
     def __init__(self, history: Any, tokens: int) -> None:
         super().__init__()
         self._history, self._tokens = history, tokens
 
     def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any] | None:
-        """Read the hand-off, if the thread begins."""
+        """Insert the hand-off, if the thread is new."""
         asked = self._asked(state)
         return _update(state, self._history.last_handoff(**asked) if asked else None)
 
@@ -65,7 +65,7 @@ class HandoffMiddleware(AgentMiddleware[Any, Any]):
         return _update(state, await self._history.alast_handoff(**asked) if asked else None)
 
     def _asked(self, state: Any) -> dict[str, Any] | None:
-        """Return what to ask for; `None` if an agent has answered in this thread, or it has its hand-off."""
+        """Return the arguments of `last_handoff`; `None` if the thread needs no hand-off."""
         if any(isinstance(each, AIMessage) or HANDED in each.additional_kwargs for each in state["messages"]):
             return None
         config = get_config()

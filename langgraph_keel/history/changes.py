@@ -1,6 +1,6 @@
 """The work of a step: changed channels, nodes, questions and errors.
 
-Changes are found by comparing references: only new values are read, and nearly no old one is decoded.
+Changes are found by comparing references: only new values are read, and almost no old values are decoded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from langgraph.types import Interrupt
 
 SHOWN = 20
-"""Most new elements of a list that are decoded; in the first checkpoint after a prune all elements are new."""
+"""Maximum new elements of a list to decode; after a prune, all elements are new."""
 _TEXT = 60
 _SMALL = 2048
 _KEYS = _ELEMENTS = 3
@@ -42,7 +42,7 @@ _NOT_OUTPUT = (INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE)
 def subtract_runs(runs: Sequence[Run], others: Sequence[Run]) -> tuple[Run, ...]:
     """Return the item numbers of `runs` that are not in `others`, in order."""
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(runs, others, strict=False)))
-    left = list(runs[same:])  # what was only appended to has all runs but its last in common
+    left = list(runs[same:])  # a list that was only appended to shares all runs except its last
     for lo, hi in others[same:]:
         parts = [part for start, stop in left for part in ((start, min(stop, lo)), (max(start, hi), stop))]
         left = [part for part in parts if part[0] < part[1]]
@@ -55,7 +55,7 @@ def count_items(runs: Sequence[Run]) -> int:
 
 
 def new_refs(refs: Mapping[str, Ref], before: Mapping[str, Ref]) -> dict[str, Ref]:
-    """Return for each channel the items that a checkpoint has and the one before it does not have."""
+    """Return the items of each channel that the previous checkpoint does not have."""
     new = {
         channel: Ref(ref.kind, subtract_runs(ref.runs, before[channel].runs) if channel in before else ref.runs)
         for channel, ref in refs.items()
@@ -65,7 +65,7 @@ def new_refs(refs: Mapping[str, Ref], before: Mapping[str, Ref]) -> dict[str, Re
 
 
 def nbytes(runs: Sequence[Run], rows: Sequence[Row]) -> int:
-    """Return the stored bytes of items; a row that holds other items, too, counts in proportion."""
+    """Return the stored bytes of items; a shared row counts in proportion."""
     total = 0.0
     for row in rows:
         end = row.lo + row.count
@@ -76,7 +76,7 @@ def nbytes(runs: Sequence[Run], rows: Sequence[Row]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """A checkpoint, the one that it continues (`old_rows`, `was`, `before`), and the new items (`new_refs`)."""
+    """A checkpoint, its parent (`old_rows`, `was`, `before`), and the new items."""
 
     rows: Mapping[str, Sequence[Row]]
     old_rows: Mapping[str, Sequence[Row]]
@@ -87,7 +87,7 @@ class Sides:
     new: Mapping[str, Ref]
 
     def changes(self, unpacker: Unpacker, deltas: Collection[str]) -> Iterator[Change]:
-        """Yield the channels that changed, and how, without delta channels and those of LangGraph."""
+        """Yield the changed channels, except delta channels and those of LangGraph."""
         for channel in dict.fromkeys([*self.before, *self.refs]):
             if channel not in deltas and not is_internal(channel) and (change := self._describe(channel, unpacker)):
                 yield change
@@ -112,7 +112,7 @@ class Sides:
         gone = lost_runs(was, now) if was else ()
         new, came, lost = self._items(channel, last(runs, SHOWN), unpacker), count_items(runs), count_items(gone)
         if came and 0 < max(came, lost) <= SHOWN and lost:
-            # A process that did not know the old elements puts them anew: they have new numbers, and are equal.
+            # A process that did not know the old elements stores them again: equal, but with new numbers.
             old = items(gone, self.old_rows.get(channel, ()), unpacker)
             new, lost = _only_in_first(new, old), len(_only_in_first(old, new))
             came = len(new)
@@ -152,26 +152,26 @@ def _last_elements(new: Sequence[Any], count: int) -> str:
 
 
 def delta_channels(metadata: Mapping[str, Any]) -> Collection[str]:
-    """Return the delta channels of a checkpoint, whose values only a graph can compute."""
+    """Return the delta channels of a checkpoint, whose values only a graph computes."""
     counters = metadata.get("counters_since_delta_snapshot")
     return [name for name in counters if isinstance(name, str)] if isinstance(counters, dict) else ()
 
 
 def written_elements(writes: Sequence[PendingWrite], channel: str) -> list[Any]:
-    """Return what tasks have written to a channel, with messages in a short form as messages."""
+    """Return the elements written to a channel, with short forms made messages."""
     written = (value for _, name, value in writes if name == channel)
     return [as_message(item) for value in written for item in (value if isinstance(value, list) else [value])]
 
 
 def delta_changes(writes: Sequence[PendingWrite], deltas: Collection[str]) -> Iterator[Change]:
-    """Yield what tasks have written to delta channels, which is what a step changed in them."""
+    """Yield the writes of tasks to delta channels: the changes of a step in them."""
     for channel in deltas:
         if new := written_elements(writes, channel):
             yield Change(channel, f"+{len(new):,}: {_last_elements(new, len(new))}", tuple(new[-SHOWN:]))
 
 
 def items(runs: Sequence[Run], rows: Sequence[Row], unpacker: Unpacker) -> Sequence[Any]:
-    """Return items; none of them if one cannot be revived here, since everything else can still be shown."""
+    """Return items; none if one of them cannot be revived here."""
     try:
         return tuple(unpacker.items(runs, rows))
     except (ValueRefused, CorruptStore):
@@ -179,12 +179,12 @@ def items(runs: Sequence[Run], rows: Sequence[Row], unpacker: Unpacker) -> Seque
 
 
 def lost_runs(was: Ref, now: Ref) -> tuple[Run, ...]:
-    """Return the items of a list that a later version of it does not have any more."""
+    """Return the items of a list that its later version no longer has."""
     return subtract_runs(was.runs, now.runs) if was.kind is now.kind is Kind.LIST else ()
 
 
 def _only_in_first(values: Sequence[Any], others: Sequence[Any]) -> Sequence[Any]:
-    """Return the values that have no counterpart among the others; each of those is the counterpart of one value."""
+    """Return the values without a counterpart among the others, matched one to one."""
     left = Counter(map(_mark, others))
     found = []
     for value, mark in zip(values, map(_mark, values), strict=True):
@@ -195,12 +195,12 @@ def _only_in_first(values: Sequence[Any], others: Sequence[Any]) -> Sequence[Any
 
 
 def _mark(value: Any) -> str:
-    """Return text that differs for values that look different. It is good enough for a summary; a diff is exact."""
+    """Return text that differs if values look different: enough for a summary."""
     return f"{type(value)} {value!r}"
 
 
 def last(runs: Sequence[Run], most: int) -> tuple[Run, ...]:
-    """Return the last item numbers of runs, at most so many."""
+    """Return the last item numbers of runs, at most `most`."""
     over = count_items(runs) - most
     kept = list(runs)
     while over > 0:
@@ -225,7 +225,7 @@ def _key_lines(was: dict[Any, Any], now: dict[Any, Any]) -> Iterator[str]:
 
 
 def _delta_lines(deltas: Sequence[Any]) -> Iterator[str]:
-    """Yield the parts that the edits of a large value change (`engine.encoding.trees`), and how."""
+    """Yield the changed parts of a large value (`engine.encoding.trees`)."""
     for path, *edit in (edit for edits in deltas for edit in edits):
         name = one_line(".".join(map(str, path)), _TEXT)
         if not edit:
@@ -242,7 +242,7 @@ def _short(value: Any) -> str:
 
 
 def brief(value: Any) -> str:
-    """Return an element of a list in a few words; of a message, the speaker, its text and the tools it calls."""
+    """Return an element of a list in a few words; for a message, speaker and text."""
     if isinstance(value, BaseMessage):
         return one_line(f"{speaker(value)}: {message_text(value)}", _TEXT)
     return one_line(value if isinstance(value, str) else represent(value), _TEXT)
@@ -257,7 +257,7 @@ def tools_in(changes: Sequence[Change]) -> tuple[ToolUse, ...]:
 def nodes_run(
     checkpoint: Mapping[str, Any], before: Mapping[str, Any], sent_before: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the nodes that ran between two checkpoints, the second of which has `source="loop"`."""
+    """Return the nodes that ran between two checkpoints, the second from the loop."""
     seen = before.get("versions_seen") or {}
     moved = {node for node, now in (checkpoint.get("versions_seen") or {}).items() if now != seen.get(node)}
     return tuple(sorted((moved | set(nodes_sent_to(sent_before))) - set(_INTERNAL_NODES)))
@@ -280,6 +280,6 @@ def written_channels(writes: Sequence[PendingWrite]) -> tuple[str, ...]:
 
 
 def task_errors(writes: Sequence[PendingWrite]) -> tuple[str, ...]:
-    """Return what tasks failed with."""
+    """Return the errors of tasks."""
     failed = (value for _, channel, value in writes if channel == ERROR)
     return tuple(value if isinstance(value, str) else represent(value) for value in failed)

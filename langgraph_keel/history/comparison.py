@@ -1,4 +1,4 @@
-"""Two branches side by side, step by step from where they part."""
+"""Two branches side by side, step by step from their last common moment."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Comparison:
     """Two branches, aligned.
 
     Attributes:
-        common: The moments that are in both, oldest first; the branches part at the last of them.
-        pairs: The moments after that, oldest first: moments of the same step stand side by side.
-        ends: The moments to which the branches lead; `None` for a branch without moments.
+        common: The common moments, oldest first.
+        pairs: The moments after them, oldest first, paired by step.
+        ends: The last moments of the branches; `None` for a branch without moments.
     """
 
     common: Sequence[Moment]
@@ -57,7 +57,7 @@ class Comparison:
 
 
 def compare_branches(left: Sequence[Moment], right: Sequence[Moment]) -> Comparison:
-    """Return two branches, aligned at the last moment that is in both."""
+    """Return two branches, aligned at their last common moment."""
     places = {_key(moment): place for place, moment in enumerate(right)}
     last = next((place for place in reversed(range(len(left))) if _key(left[place]) in places), -1)
     start = places[_key(left[last])] + 1 if last >= 0 else 0
@@ -69,7 +69,7 @@ def compare_branches(left: Sequence[Moment], right: Sequence[Moment]) -> Compari
         first, second = was[0][0], now[0][0]
         ours = was.popleft()[1] if first <= second else []
         theirs = now.popleft()[1] if second <= first else []
-        # The last moments of both are side by side: they are those of the outermost graph.
+        # Align the last moments of both, which are those of the outermost graph.
         more = len(ours) - len(theirs)
         pairs += zip((*[None] * -more, *ours), (*[None] * more, *theirs), strict=True)
     pairs += [(moment, None) for _, moments in was for moment in moments]
@@ -82,7 +82,7 @@ def _key(moment: Moment) -> tuple[str, str]:
 
 
 def _steps(moments: Sequence[Moment]) -> Iterator[tuple[float, list[Moment]]]:
-    """Yield the moments of each step of the outermost graph: first those of the subgraphs that it called."""
+    """Yield the moments of each step, those of called subgraphs first."""
     called: list[Moment] = []
     least = float("-inf")
     for moment in moments:

@@ -1,4 +1,4 @@
-"""Messages in delta channels, as deepagents uses them: LangGraph stores their writes, but not the list."""
+"""Messages in delta channels (deepagents): LangGraph stores writes, not the list."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from langgraph_keel.provenance.export import replay_messages
 def rebuild_messages(
     session: Session, address: Address, metadata: Mapping[str, Any], stored: Collection[str]
 ) -> Plan[dict[str, list[BaseMessage]]]:
-    """Return the message lists of delta channels that a checkpoint does not store. One trip if there are any.
+    """Return the message lists of delta channels that a checkpoint does not store.
+
+    One trip if there are any.
 
     Channels with other values are left out: only the graph knows their reducers.
     """
@@ -38,7 +40,7 @@ def rebuild_messages(
         try:
             writes = [(task, name, _named(value, numbers)) for task, name, value in history["writes"]]
             messages = replay_messages({**history, "writes": writes})
-        except (TypeError, ValueError):  # a value is no message, or removes one that is not there
+        except (TypeError, ValueError):  # a value is not a message, or removes a message that does not exist
             continue
         if all(isinstance(each, BaseMessage) for each in messages):
             found[channel] = messages
@@ -46,7 +48,7 @@ def rebuild_messages(
 
 
 def read_values(session: Session, found: CheckpointTuple) -> Plan[dict[str, Any]]:
-    """Return the state of a checkpoint, with the messages of delta channels. One trip if there are any."""
+    """Return the state of a checkpoint, with the messages of delta channels."""
     values = found.checkpoint["channel_values"]
     rebuilt = yield from rebuild_messages(session, address_of(found.config), found.metadata, values)
     whole = {name: value.value if isinstance(value, DeltaSnapshot) else value for name, value in values.items()}
@@ -55,8 +57,8 @@ def read_values(session: Session, found: CheckpointTuple) -> Plan[dict[str, Any]
 
 def _named(value: Any, numbers: Iterator[int]) -> list[BaseMessage]:
     """Return written messages, each with an id."""
-    # LangGraph would give a message without an id a new one each time it reads the list.
+    # LangGraph would assign a new id to a message without one each time it reads the list.
     messages = [as_message(each) for each in (value if isinstance(value, list) else [value])]
     if not all(isinstance(each, BaseMessage) for each in messages):
-        raise TypeError("these are no messages")
+        raise TypeError("these are not messages")
     return [each if each.id else each.model_copy(update={"id": f"written-{next(numbers)}"}) for each in messages]

@@ -1,6 +1,7 @@
-"""The difference between two checkpoints, and its form as a JSON Patch. Values that are the same are not decoded.
+"""The difference between two checkpoints, also as a JSON Patch.
 
-Item numbers tell which they are; between threads these mean nothing, and both values are decoded.
+Equal values are recognized by their item numbers and not decoded. Item numbers of different threads are not comparable,
+so both values are decoded.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _Path: TypeAlias = tuple[Step, ...]
 
 def operations(edits: Iterable[Edit]) -> list[Operation]:
     """Return the operations of a JSON Patch (RFC 6902)."""
-    # An operation finds the state that those before it have left. So lists are put in order first, from the outermost
-    # one in; then the paths of all other edits point into the newer state.
+    # Each operation applies to the result of the previous ones. So lists are reordered first, from the outermost one
+    # inwards; then the paths of all other edits point into the newer state.
     lists: defaultdict[_Path, list[Edit]] = defaultdict(list)
     others: list[Operation] = []
     for edit in edits:
@@ -66,7 +67,7 @@ def _operation(edit: Edit) -> Operation:
 
 
 def _list_operations(path: _Path, edits: Sequence[Edit]) -> Iterator[Operation]:
-    """Yield the removals of a list from its end on, then its moves, then the additions from its beginning on."""
+    """Yield removals from a list's end, then moves, then additions from its start."""
     removed = sorted((_place(edit) for edit in edits if edit.kind == "removed"), reverse=True)
     added = {_place(edit): edit for edit in edits if edit.kind == "added"}
     moves: dict[int, int] = {edit.before: _place(edit) for edit in edits if edit.kind == "moved"}
@@ -79,7 +80,7 @@ def _list_operations(path: _Path, edits: Sequence[Edit]) -> Iterator[Operation]:
     ordered = [place for place in now if place not in moves]
     for rank, place in ranks:
         ordered.insert(rank, place)
-    for rank, place in ranks:  # each moved element is put behind the one that it follows
+    for rank, place in ranks:  # each moved element is inserted after its predecessor
         start = now.index(place)
         now.remove(place)
         stop = now.index(ordered[rank - 1]) + 1 if rank else 0
@@ -95,17 +96,17 @@ def _place(edit: Edit) -> int:
 @publish
 @dataclass(frozen=True, slots=True, repr=False)
 class StateDiff(DiffRecord):
-    """What changed between two checkpoints: a sequence of edits that shows itself, and is false if nothing changed.
+    """The changes between two checkpoints: a sequence of edits, false if empty.
 
     Attributes:
-        before: The older checkpoint, or the one that was named first.
+        before: The older checkpoint, or the first argument.
         after: The other one.
-        edits: What changed; the first step of each path is the channel.
-        deltas: Delta channels that were written, and hold other values than messages: only a graph computes them.
+        edits: The changes; the first step of each path is the channel.
+        deltas: Delta channels that were written and do not contain messages: only a graph can compute their values.
     """
 
     def plain(self) -> dict[str, Any]:
-        """Return it as data that JSON carries: `before`, `after`, `channels`, `edits` and `deltas`."""
+        """Return JSON data: `before`, `after`, `channels`, `edits` and `deltas`."""
         shown = []
         for edit in self.edits:
             sides = {"before": edit.before, "after": edit.after}
@@ -120,30 +121,30 @@ class StateDiff(DiffRecord):
         }
 
     def to_patch(self) -> list[Operation]:
-        """Return it as a JSON Patch (RFC 6902), which turns the older state into the newer one, both as JSON.
+        """Return a JSON Patch (RFC 6902) that turns the older state into the newer one.
 
-        The channels in `deltas` are not in it.
+        It does not contain the channels in `deltas`.
         """
         return operations(self.edits)
 
     def to_text(self, *, full: bool = False) -> str:
-        """Return it as plain text, by channel: words that went are `[-so-]`, words that came are `{+so+}`.
+        """Return plain text by channel, with `[-removed-]` and `{+added+}` words.
 
         Args:
-            full: Shorten nothing, and show LangGraph's own channels, too.
+            full: Whether to show long values in full, and LangGraph's own channels, too.
         """
         from langgraph_keel.history.render.diff import diff_text
 
         return diff_text(self, full=full)
 
     def to_html(self) -> str:
-        """Return it as HTML that needs no styles of the page, in a light page and in a dark one."""
+        """Return HTML with its own styles, for light and dark pages."""
         from langgraph_keel.history.render.diff import diff_html
 
         return diff_html(self)
 
     def __str__(self) -> str:
-        """Return it as plain text, long values shortened."""
+        """Return plain text with long values shortened."""
         return self.to_text()
 
     __repr__ = __str__
@@ -162,7 +163,7 @@ class StateDiff(DiffRecord):
 
 
 class _Side:
-    """One of the two checkpoints; its values are decoded only when they are needed."""
+    """One of the two checkpoints, with lazily decoded values."""
 
     def __init__(self, entry: Entry, codec: Codec, unpacker: Unpacker) -> None:
         self._where = entry.address
@@ -175,7 +176,7 @@ class _Side:
     @property
     def deltas(self) -> Mapping[str, Any]:
         """The versions of the delta channels whose values are not stored here."""
-        # LangGraph counts the writes to each delta channel that is not whole.
+        # LangGraph counts the writes to each delta channel that is not stored whole.
         return {each: self.version(each) for each in delta_channels(self.metadata)}
 
     @property
@@ -201,9 +202,9 @@ class _Side:
 
 
 def diff_checkpoints(session: Session, before: Address, after: Address) -> Plan[StateDiff]:
-    """Return what changed between two checkpoints.
+    """Return the changes between two checkpoints.
 
-    Three trips; two if no channel of some size did; and two for messages in delta channels.
+    Three trips, or two if only small channels changed; two more for messages in delta channels.
     """
     codec = session.codec.with_placeholders()
     unpacker = Unpacker(codec)
@@ -239,7 +240,7 @@ def diff_checkpoints(session: Session, before: Address, after: Address) -> Plan[
 
 
 def _diff_revived(session: Session, older: Entry, newer: Entry, deltas: Mapping[str, bool]) -> Plan[StateDiff]:
-    """Return what changed, in all values: another version of the application has stored one of the two. One trip."""
+    """Compare all values, as another version of the application stored one side."""
     found: Sequence[Found] = yield from session.store.read_values([older, newer])
     there = {each.entry.address: each for each in found}
     sides: list[Mapping[str, Any]] = []
@@ -256,7 +257,7 @@ def _diff_revived(session: Session, older: Entry, newer: Entry, deltas: Mapping[
 
 
 def _read_rows(store: Store[Any, Any], sides: Sequence[_Side], channels: Collection[str]) -> Plan[bool]:
-    """Read the rows of some channels of both checkpoints, in one trip; rows that they share come once."""
+    """Read the rows of some channels of both checkpoints, in one trip."""
     refs = [{name: ref for name, ref in side.refs.items() if name in channels} for side in sides]
     if all(ref.kind is Kind.INLINE for each in refs for ref in each.values()):
         return True
@@ -269,7 +270,7 @@ def _read_rows(store: Store[Any, Any], sides: Sequence[_Side], channels: Collect
 
 
 class _Elements:
-    """The elements of one version of a list. Those that only this version has are decoded at once, others when used."""
+    """The elements of one version of a list; shared elements are decoded lazily."""
 
     def __init__(self, side: _Side, channel: str, numbers: Sequence[int], others: Sequence[int]) -> None:
         self._side = side
@@ -287,11 +288,11 @@ class _Elements:
 
     @property
     def sample(self) -> list[Any]:
-        """Some elements that show what the list holds."""
+        """Some elements, to find out the kind of the list."""
         return list(self.own.values()) or [self[0]] if self.numbers else []
 
     def names(self, name: Callable[[Any], Hashable]) -> list[Hashable]:
-        """Return a name for each element; for elements that both versions have, their numbers."""
+        """Return a name for each element; for shared elements, their numbers."""
         return [name(self.own[number]) if number in self.own else number for number in self.numbers]
 
 

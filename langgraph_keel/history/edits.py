@@ -1,4 +1,4 @@
-"""The difference between two values, as edits with paths; and between two texts, word by word.
+"""The difference between two values as edits with paths, of texts word by word.
 
 Two messages with the same id are the same message; other elements of lists are aligned by equality. Data objects are
 compared field by field, dicts key by key; a set is one value. Equal values have equal types: 1 is not 1.0.
@@ -22,28 +22,28 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.unread import Unread
 
 _MOST_PAIRS = 1_000_000
-"""Pairs of equal elements above which only the equal ends of sequences are found; so many take a quarter second."""
+"""Maximum pairs of equal elements to align (0.25 s); above, only equal ends match."""
 
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
 MOST_WORDS = 2000
-"""Different words of both texts above which lines are compared: the time grows with the square, to 25 ms here."""
+"""Maximum differing words (25 ms; quadratic); longer texts are compared by line."""
 
 
 def common_prefix(was: Sequence[Hashable], now: Sequence[Hashable]) -> int:
-    """Return how many elements at the beginning are the same."""
+    """Return the length of the common prefix."""
     return next((n for n, (old, new) in enumerate(zip(was, now, strict=False)) if old != new), min(len(was), len(now)))
 
 
 def stretches(was: Sequence[Hashable], now: Sequence[Hashable]) -> list[tuple[int, int, int, int]]:
-    """Return where two sequences differ, as `(a, b, c, d)`: `was[a:b]` became `now[c:d]`."""
+    """Return the differences as `(a, b, c, d)`: `was[a:b]` became `now[c:d]`."""
     head = common_prefix(was, now)
     tail = common_prefix(was[head:][::-1], now[head:][::-1])
     old, new = was[head : len(was) - tail], now[head : len(now) - tail]
     if not old and not new:
         return []
     counts = Counter(new)
-    # The time grows with the square of the number of equal elements, such as a thousand times `0`.
+    # The time grows with the square of the number of equal elements, such as a thousand zeros.
     if sum(counts[name] for name in old) > _MOST_PAIRS:
         return [(head, head + len(old), head, head + len(new))]
     found = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
@@ -51,10 +51,10 @@ def stretches(was: Sequence[Hashable], now: Sequence[Hashable]) -> list[tuple[in
 
 
 def longest_ascending(places: list[int]) -> set[int]:
-    """Return the longest ascending subsequence: the elements that kept their order (patience sorting)."""
+    """Return the longest ascending subsequence (patience sorting)."""
     if sorted(places) == places:  # nothing moved: a third of the time of a diff that finds little
         return set(places)
-    ends: list[int] = []  # of the ascending runs of each length so far, the lowest end
+    ends: list[int] = []  # the lowest end of the ascending runs of each length so far
     before: dict[int, int | None] = {}
     for place in places:
         length = bisect_left(ends, place)
@@ -69,14 +69,14 @@ def longest_ascending(places: list[int]) -> set[int]:
 
 
 Step: TypeAlias = str | int
-"""One step of a path: a key or the name of a field as text, or a place in a list as a number."""
+"""One step of a path: a key or field name as text, or a place in a list."""
 Kind: TypeAlias = Literal["added", "removed", "changed", "moved"]
 Mark: TypeAlias = Callable[[Any], bytes]
 """Returns bytes that are equal for equal values only."""
 
 
 class Nothing:
-    """The type of `NOTHING`, the value of a side that has none."""
+    """The type of `NOTHING`, which marks a missing value."""
 
     def __repr__(self) -> str:
         """Return its name."""
@@ -92,13 +92,12 @@ class Edit:
     """One change.
 
     Attributes:
-        kind: `"added"`, `"removed"`, `"changed"`, or `"moved"`: the same message is at another place among the
-            others, and `before` and `after` are the places.
-        path: Where it is: keys, names of fields, places in lists. For what was removed, where it was; for everything
-            else, where it is now.
+        kind: `"added"`, `"removed"`, `"changed"`, or `"moved"`: a message has another place among the others, and
+            `before` and `after` are the places.
+        path: Its keys, field names and places in lists: in the newer value, or for removals in the older one.
         before: The old value; `NOTHING` if there was none.
         after: The new value; `NOTHING` if there is none.
-        within: The message that it is a part of, as it is now, and how many steps of the path lead to that message.
+        within: The message that contains it, in its newer version, and the number of path steps to that message.
     """
 
     kind: Kind
@@ -109,7 +108,7 @@ class Edit:
 
 
 def edits(before: Any, after: Any, mark: Mark, path: tuple[Step, ...] = ()) -> Iterator[Edit]:
-    """Yield what changed between two values, in the order of the values."""
+    """Yield the changes between two values, in the order of the values."""
     if before is NOTHING or after is NOTHING:
         yield Edit("added" if before is NOTHING else "removed", path, before, after)
     elif mark(before) == mark(after):
@@ -141,7 +140,7 @@ def parts_of(value: Any) -> Mapping[Any, Any] | None:
 # -- lists -----------------------------------------------------------------------------------------------------
 
 Inner: TypeAlias = Callable[[int, int], Iterator[Edit]]
-"""Yields the edits between the element at a place before and the element at a place now."""
+"""Yields the edits between an old and a new element, given their places."""
 
 
 def _sequence_edits(before: Sequence[Any], after: Sequence[Any], mark: Mark, path: tuple[Step, ...]) -> Iterator[Edit]:
@@ -157,7 +156,7 @@ def _sequence_edits(before: Sequence[Any], after: Sequence[Any], mark: Mark, pat
 
 
 def ids_of(values: Sequence[Any]) -> list[Any] | None:
-    """Return the ids of messages; `None` if there is another value, a message without an id, or an id twice."""
+    """Return the ids of values; `None` unless all are messages with unique ids."""
     ids = [value.id for value in values if isinstance(value, BaseMessage) and value.id]
     return ids if len(set(ids)) == len(values) else None
 
@@ -167,7 +166,7 @@ Side: TypeAlias = tuple[Sequence[Hashable], Any]
 
 
 def named_edits(before: Side, after: Side, inner: Inner, path: tuple[Step, ...]) -> Iterator[Edit]:
-    """Yield the edits between lists whose elements have unique names: removed, added, moved, changed."""
+    """Yield the edits between lists whose elements have unique names."""
     (was, old), (now, new) = before, after
     places, stay = {name: place for place, name in enumerate(was)}, set(now)
     kept = longest_ascending([places[name] for name in now if name in places])
@@ -184,7 +183,7 @@ def named_edits(before: Side, after: Side, inner: Inner, path: tuple[Step, ...])
 
 
 def aligned_edits(before: Side, after: Side, inner: Inner, path: tuple[Step, ...]) -> Iterator[Edit]:
-    """Yield the edits between lists whose equal elements have equal names. Replacements are compared in pairs."""
+    """Yield the edits between lists, aligned by names; replacements are paired."""
     (was, old), (now, new) = before, after
     for lo, hi, start, stop in stretches(was, now):
         both = min(hi - lo, stop - start)
@@ -198,7 +197,7 @@ Part: TypeAlias = tuple[Literal["same", "removed", "added"], str]
 
 
 def parts_between(before: str, after: str) -> list[Part]:
-    """Return the parts of two texts in order; those but `"added"` make up `before`, those but `"removed"` `after`."""
+    """Return the same, removed and added parts of two texts, in order."""
     was, now = _WORDS.findall(before), _WORDS.findall(after)
     head = common_prefix(was, now)
     tail = common_prefix(was[head:][::-1], now[head:][::-1])
@@ -216,7 +215,7 @@ def parts_between(before: str, after: str) -> list[Part]:
 
 
 def _merge_spaces(parts: Iterator[Part]) -> Iterator[Part]:
-    """Make a space between two changes a part of them: three changed words in a row read better as one change."""
+    """Merge a space between two changes into them, so they read as one change."""
     removed = added = ""
     for kind, text in parts:
         if kind == "same" and not (text.isspace() and "\n" not in text and (removed or added)):

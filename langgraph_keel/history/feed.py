@@ -1,7 +1,8 @@
-"""A feed of what happens in threads, derived from what is stored: no record is kept for it, and no put pays for it.
+"""A feed of checkpoints and status changes, derived from stored data.
 
-Each thread has a sequence of checkpoints, and the index of threads says which have changed. A feed compares both with
-what it has yielded, so it is complete whenever it looks, and an event may come twice but is never lost.
+It adds no work to writes. Each thread has a sequence of checkpoints, and the index of threads shows which have changed.
+A feed compares both with the events that it has yielded, so it is complete after each poll: an event may be repeated,
+but is never lost.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 E = TypeVar("E")
 _MINUTE, _HOUR = 60_000.0, 3_600_000.0
-"""Milliseconds before the last activity from which an ordinary look, and a deep one, lists threads."""
-# SQLite moves a thread in its index every ten seconds, and clocks of hosts differ by seconds; some by more.
+"""Time that a poll, and a deep one, covers before the last activity, in ms."""
+# SQLite updates a thread in its index every ten seconds, and clocks of hosts differ by seconds, sometimes by more.
 _DEEP, _SLOWEST = 10, 5
-"""Each so many looks is a deep one; polling intervals between two looks, at most, while nothing happens."""
+"""One in this many polls is deep; longest interval of an idle feed, in `poll`s."""
 _PAGE, _FEW = 500, 20
-"""Threads or checkpoints of a page; checkpoints of the first page of a thread."""
+"""Threads or checkpoints in a page; checkpoints in the first page of a thread."""
 _OPEN = ("incomplete", "waiting")
-"""Statuses that writes of a task can change without a new checkpoint. Threads that are so are looked at each time."""
+"""Statuses that a task can change without a new checkpoint: always polled."""
 
 
 @publish
@@ -58,7 +59,7 @@ class StatusChange:
         status: `"waiting"`, `"failed"`, `"incomplete"`, `"done"` or `"idle"`, as in `ThreadInfo`.
         checkpoint_id: The thread's latest checkpoint.
         next: The nodes that run next.
-        error: The class of the error that a task has failed with, if it is `"failed"`.
+        error: The class of the task's error, if the status is `"failed"`.
         owner: The owner of the thread; empty if it has none.
     """
 
@@ -74,11 +75,11 @@ Event: TypeAlias = Moment | StatusChange
 
 
 class _Seen(NamedTuple):
-    """What was reported of a thread."""
+    """The reported state of a thread."""
 
-    stamp: Stamp  # of its last checkpoint that was reported
+    stamp: Stamp  # of its last reported checkpoint
     at: float  # its last activity, in milliseconds
-    sum: int  # of what the index said of it; 0 if there may be more to report
+    sum: int  # checksum of its index record; 0 if there may be more to report
     status: str
 
 
@@ -94,27 +95,27 @@ class _Now(NamedTuple):
 
 
 Step: TypeAlias = tuple[Event | None, str, _Seen]
-"""An event, and what is known of its thread once it was yielded."""
+"""An event, and the reported state of its thread once it was yielded."""
 _Job: TypeAlias = Callable[[], Plan[Sequence[Step] | None]]
-"""A part of a look."""
+"""A part of a poll."""
 
 
 class Follower(Generic[T, E]):
-    """Looks for changes again and again, and yields them: the loop of a feed, by both faces."""
+    """Polls for changes and yields them: the loop of a feed, sync and async."""
 
     def __init__(self, engine: Engine, bell: Bell, timer: PollTimer) -> None:
         self._engine, self._bell, self._timer = engine, bell, timer
-        self._poll = timer.poll  # seconds between two looks, as asked
-        self._todo: deque[Callable[[], Plan[Sequence[T] | None]]] = deque()  # the rest of this look
+        self._poll = timer.poll  # initial polling interval, in seconds
+        self._todo: deque[Callable[[], Plan[Sequence[T] | None]]] = deque()  # the rest of this poll
         self._looks = 0
         self._is_news = False
 
     def _begin(self) -> None:
-        """Begin a look: fill `_todo`. Its last part yields nothing, and counts the look."""
+        """Start a poll: fill `_todo`. Its last part yields nothing, and counts the poll."""
         raise NotImplementedError
 
     def _take(self, steps: Sequence[T]) -> Iterator[E]:
-        """Yield the events of some steps, and note each before."""
+        """Yield the events of some steps, and record each before."""
         raise NotImplementedError
 
     def __iter__(self) -> Generator[E]:
@@ -145,7 +146,7 @@ class Follower(Generic[T, E]):
                 if not self._looks:
                     raise
                 if lost is None:
-                    _log.warning("the feed looks again until the store answers, and misses nothing: %s", failed)
+                    _log.warning("the feed retries until the store answers; no event is lost: %s", failed)
                 error = failed
                 self._todo.clear()
             lost = error
@@ -158,12 +159,12 @@ class Follower(Generic[T, E]):
                 return None
             self._timer.poll = min(2 * self._timer.poll, _SLOWEST * self._poll)
             wait = partial(notices.wait, seconds)
-            yield Call(wait, wait)  # type: ignore[arg-type]  # only the one that fits the face is called
+            yield Call(wait, wait)  # type: ignore[arg-type]  # only the one of the current mode is called
 
 
 @publish
 class Feed(Follower[Step, Event]):
-    """What happens in threads (`saver.history.follow`): to be iterated by `for`, or by `async for`."""
+    """The events of threads (`saver.history.follow`), for `for` or `async for`."""
 
     def __init__(
         self,
@@ -178,20 +179,23 @@ class Feed(Follower[Step, Event]):
         super().__init__(engine, bell, timer)
         self._session = session
         self._timeline, self._thread_id, self._payload = timeline, thread_id, payload
-        self._upto = 0.0  # the last activity up to which threads were reported, in milliseconds
-        self._before = 0.0  # of a thread that is not known, checkpoints older than this count as reported
+        self._upto = 0.0  # threads with activity up to this time were reported, in milliseconds
+        self._before = 0.0  # older checkpoints of unknown threads count as reported
         self._known: dict[str, _Seen] = {}
         self._heads: dict[str, Entry] = {}  # the latest checkpoints of threads that are open
-        self._listed: set[str] = set()  # in this look
-        self._reached = 0.0  # as `_upto`, of the threads that were listed in this look
+        self._listed: set[str] = set()  # in this poll
+        self._reached = 0.0  # like `_upto`, of the threads that were listed in this poll
 
     @property
     def cursor(self) -> str:
-        """The place after the last event that was yielded, for `after`: JSON, about 80 bytes for each active thread."""
+        """The position after the last event, for `after`.
+
+        JSON, about 80 bytes for each active thread.
+        """
         return json.dumps([1, self._thread_id, self._upto, self._before, self._known], separators=(",", ":"))
 
     def begin_at(self, after: str | datetime | None) -> Self:
-        """Begin at a cursor or a time, and return itself; see `saver.history.follow`."""
+        """Start at a cursor or a time, and return the feed; see `saver.history.follow`."""
         if isinstance(after, datetime):
             self._upto = self._before = after.timestamp() * 1000
         elif after is not None:
@@ -202,7 +206,7 @@ class Feed(Follower[Step, Event]):
             except (TypeError, ValueError, AttributeError, IndexError):
                 raise InvalidInput(f"after must be the cursor of a feed, or a datetime, not {after!r:.100}") from None
             if (version, thread_id) != (1, self._thread_id):
-                raise InvalidInput("after is the cursor of another feed: of one thread, of all, or of a newer Keel")
+                raise InvalidInput("after is the cursor of another feed, of other threads or of a newer Keel")
         return self
 
     def _take(self, steps: Sequence[Step]) -> Iterator[Event]:
@@ -218,7 +222,7 @@ class Feed(Follower[Step, Event]):
         self._listed.clear()
         self._reached = self._upto
         if self._thread_id is None:
-            # A host whose clock is ahead must not hide those whose clocks are right.
+            # A host whose clock is fast must not hide the events of the others.
             start = min(self._upto, self._now()) - (_MINUTE if self._looks % _DEEP else _HOUR)
             place = None if start <= 0 else (datetime.fromtimestamp(start / 1000, UTC).isoformat(), "")
             self._todo.append(partial(self._list, place))
@@ -228,7 +232,7 @@ class Feed(Follower[Step, Event]):
         return self._session.clock().timestamp() * 1000
 
     def _list(self, after: tuple[str, str] | None) -> Plan[None]:
-        """Read a page of threads, as those before it were reported, and plan what is to be read of them. Two trips."""
+        """Read the next page of threads, and plan which of them to read. Two trips."""
         self._upto = self._reached
         asked = Page(after, _PAGE, oldest_first=True, tolerant=True)
         page: Sequence[Listed] = yield from self._session.store.read_threads(asked)
@@ -248,7 +252,10 @@ class Feed(Follower[Step, Event]):
         self._todo.extendleft(reversed(jobs))
 
     def _look_again(self) -> Plan[None]:
-        """Compare the thread of this feed, or those that are open and were not listed. A trip, and two for a head."""
+        """Compare the feed's thread, or the open threads that were not listed.
+
+        A trip, and two for each unknown head.
+        """
         if self._thread_id is not None:
             yield from self._find_head(self._thread_id)
             found = [_Now(self._thread_id, self._heads.get(self._thread_id), 0.0, 1)]
@@ -271,7 +278,7 @@ class Feed(Follower[Step, Event]):
             self._known.pop(name, None)  # it was deleted
 
     def _end(self) -> Plan[None]:
-        """End a look: forget what is older than an hour, and cannot change without a checkpoint. No trip."""
+        """End a poll: forget threads idle for an hour, unless their status is open."""
         yield from ()
         self._looks, self._upto = self._looks + 1, self._reached
         if self._thread_id is None:
@@ -281,7 +288,7 @@ class Feed(Follower[Step, Event]):
             self._heads = {name: head for name, head in self._heads.items() if name in self._known}
 
     def _compare(self, found: Sequence[_Now]) -> Plan[Sequence[_Job]]:
-        """Return what is to be read, given the last known heads of threads. One trip."""
+        """Return the jobs to run, given the last known heads of threads. One trip."""
         heads, doing = [now.head for now in found if now.head], dict[Address, Doing]()
         for start in range(0, len(heads), _PAGE):
             doing |= yield from read_all_doing(self._session, heads[start : start + _PAGE])
@@ -300,10 +307,10 @@ class Feed(Follower[Step, Event]):
                 jobs.append(partial(self._read, now._replace(status=status, doing=it)))
         return jobs
 
-    # -- what has happened in one --------------------------------------------------------------------------------------
+    # -- the events of one thread --------------------------------------------------------------------------------------
 
     def _read(self, now: _Now) -> Plan[Sequence[Step]]:
-        """Return the new checkpoints of a thread as events, and its status if that has changed. Two trips or more."""
+        """Return a thread's new checkpoints, and its changed status. Two trips or more."""
         seen, steps = self._known.get(now.thread_id), list[Step]()
         newest, found = yield from self._scan(now.thread_id, seen)
         if newest is None:
@@ -312,7 +319,7 @@ class Feed(Follower[Step, Event]):
         heads, is_late = {each.address.checkpoint_ns: each.address for each in reversed(found)}, False
         if now.head:
             is_late = bool(root and sequence_of(root.stamp) > sequence_of(now.head.stamp))
-            heads[""] = heads[""] if is_late else now.head.address  # what was put last may be on a branch
+            heads[""] = heads[""] if is_late else now.head.address  # the newest may be on a branch
         continued = {(each.address.checkpoint_ns, each.parent) for each in found}
         timeline = self._timeline(now.thread_id) if self._payload else None
         for stop in range(len(found), 0, -STRETCH):
@@ -327,13 +334,16 @@ class Feed(Follower[Step, Event]):
                     over |= {} if over["is_leaf"] else {"pending": (), "errors": (), "interrupts": ()}
                     moment = replace(moment if self._payload else _strip(moment), owner=timeline, **over)
                 steps.append((moment, now.thread_id, _Seen(found[place].stamp, now.at, 0, before)))
-        # Of a thread that was idle before the feed began, the status is no news.
+        # The status of a thread that was idle before the feed started is not reported.
         is_news = not is_late and now.status != before and (found or seen)
         whole = _Seen(newest.stamp, now.at, 0 if is_late else now.sum, before if is_late else now.status)
         return [*steps, (self._status(now) if is_news else None, now.thread_id, whole)]
 
     def _scan(self, thread_id: str, seen: _Seen | None) -> Plan[tuple[Entry | None, Sequence[Entry]]]:
-        """Return the newest checkpoint, and all that were not reported, newest first. A trip, or more for many."""
+        """Return the newest checkpoint, and the unreported ones, newest first.
+
+        A trip, or more for many.
+        """
         newest: Entry | None = None
         found: list[Entry] = []
         try:
@@ -341,7 +351,7 @@ class Feed(Follower[Step, Event]):
                 asked = Query(thread_id, limit=_PAGE if found else _FEW, after=found[-1] if found else None)
                 page: Sequence[Entry] = yield from self._session.store.scan(asked)
                 newest = newest or (page[0] if page else None)
-                # If the newest has an earlier number, checkpoints were removed, or a backup is back: all are reported.
+                # If the newest has a lower number, checkpoints were removed or a backup restored: all are reported.
                 seen = seen if seen and newest and _is_upto(seen.stamp, newest.stamp) else None
                 for entry in page:
                     if _is_upto(entry.stamp, seen.stamp) if seen else self._is_old(entry):
@@ -350,11 +360,11 @@ class Feed(Follower[Step, Event]):
                 if len(page) < asked.limit:
                     return newest, found
         except CorruptStore as error:
-            _log.warning("the feed leaves a thread out until it changes: %s", error)
+            _log.warning("the feed skips a thread until it changes: %s", error)
             return newest, ()
 
     def _is_old(self, entry: Entry) -> bool:
-        """Return whether a checkpoint of an unknown thread was put before the feed began, or long ago."""
+        """Return whether a checkpoint of an unknown thread is older than the feed."""
         if self._before <= 0:
             return False
         at = made_at(unpack_header(entry.header, self._session.codec, entry.address))
@@ -370,21 +380,21 @@ class Feed(Follower[Step, Event]):
 
 
 def _is_upto(stamp: Stamp, other: Stamp) -> bool:
-    """Return whether an entry is another one, or was put before it to the same thread, by their stamps."""
+    """Return whether an entry equals or precedes another of its thread, by stamps."""
     try:
         lives = [None if isinstance(each, int) else each.split(".")[0] for each in (stamp, other)]
         return lives[0] == lives[1] and sequence_of(stamp) <= sequence_of(other)
-    except (AttributeError, LookupError, ValueError):  # of a cursor that is of another store
+    except (AttributeError, LookupError, ValueError):  # from a cursor of another store
         return False
 
 
 def _read_moments(session: Session, entries: Collection[Entry]) -> Plan[Sequence[Moment]]:
-    """Return the moments of entries, without damaged ones, which are logged."""
+    """Return the moments of entries; damaged ones are logged and skipped."""
     try:
         return (yield from moments_of(session, [*entries]))
     except CorruptStore as error:
         if len(entries) == 1:
-            _log.warning("the feed leaves a checkpoint out: %s", error)
+            _log.warning("the feed skips a checkpoint: %s", error)
             return ()
     found: list[Moment] = []
     for entry in entries:
@@ -393,7 +403,7 @@ def _read_moments(session: Session, entries: Collection[Entry]) -> Plan[Sequence
 
 
 def _strip(moment: Moment) -> Moment:
-    """Return a moment without values of the state, of questions, of errors and of metadata."""
+    """Return a moment without the values of state, questions, errors and metadata."""
     return replace(
         moment,
         changes=tuple(Change(each.channel, "") for each in moment.changes),

@@ -1,6 +1,7 @@
-"""The hand-off of a thread: what the next session needs in order to continue, made of stored records without a model.
+"""The hand-off of a thread: a summary for the next session, from stored records.
 
-A text of a tool or a person is one line behind words of Keel, so it cannot begin a heading, an item or a fence.
+No model is used. A text of a tool or a person is one line after words of Keel, so it cannot start a heading, an item or
+a fence.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from langgraph_keel.history.threads import ThreadPages, filter_of
 from langgraph_keel.tools.ledger import DONE, FAILED, NEVER_BEGAN, CallPages
 
 LEAST = 400
-"""Fewest tokens of a hand-off: its headings, the goal and the next step take about 300."""
+"""Minimum tokens of a hand-off: headings, goal and next step take about 300."""
 _NODES = 250
 """Checkpoints whose new messages and errors are read together."""
 _MOST = 500
-"""Lines of one kind that are kept while a thread is read, the newest."""
+"""Maximum lines of one kind kept while a thread is read, the newest."""
 SUMMARY, HANDED = "keel_summary", "keel_handoff"
 """Keys of `additional_kwargs` that mark a message written by Keel."""
 _ESCAPED = str.maketrans({char: f"\\{char}" for char in "\\`<["})
@@ -71,7 +72,7 @@ class HandoffLine:
 @publish
 @dataclass(frozen=True, slots=True, repr=False)
 class Handoff:
-    """What the next session needs in order to continue a thread. `str` is Markdown.
+    """A summary of a thread for the next session. `str` is Markdown.
 
     Attributes:
         thread_id: The thread.
@@ -120,12 +121,12 @@ class Handoff:
 
 
 def quoted(text: Any, limit: int = 160) -> str:
-    """Return a foreign text as one line of Markdown without code, tags, links or control characters."""
+    """Return foreign text as one line of Markdown, without code, tags and links."""
     return one_line(str(text), limit).translate(_ESCAPED)
 
 
 def words_of(tool: str, args: Any) -> str:
-    """Return a call as one would write it, safe to show."""
+    """Return a call as Python code, safe to show."""
     parts = [f"{key}={represent(value)}" for key, value in args.items()] if isinstance(args, Mapping) else []
     return f"{quoted(tool, 60)}({quoted(', '.join(parts), 80)})"
 
@@ -145,7 +146,7 @@ def _words_of_request(request: ApprovalRequest) -> str:
 
 
 def read_decisions(session: Session, thread_id: str) -> Plan[list[tuple[str, str, str]]]:
-    """Return the decisions on a thread's requests: time, text, and checkpoint. Two trips, one for each 1,000 more."""
+    """Return a thread's decisions as time, text and checkpoint. Two trips or more."""
     found, approvals = [], Approvals(session)
     for shelf in (CURRENT, OVER):
         for held in (yield from approvals.all(shelf, thread_prefix(thread_id))):
@@ -158,13 +159,16 @@ def read_decisions(session: Session, thread_id: str) -> Plan[list[tuple[str, str
 
 
 def read_handoff(session: Session, thread_id: str, tokens: int, at: Address | None) -> Plan[Handoff]:
-    """Make the hand-off of a thread. Nine trips, those of `status`, and one for each 250 checkpoints."""
+    """Return the hand-off of a thread.
+
+    Nine trips, those of `status`, and one for each 250 checkpoints.
+    """
     if type(tokens) is not int or tokens < LEAST:
-        raise InvalidInput(f"tokens must be a number of at least {LEAST}, not {tokens!r:.60}")
+        raise InvalidInput(f"tokens must be an integer of at least {LEAST}, not {tokens!r:.60}")
     thread_id = thread_id_of(thread_id)
     if at is not None and (at.thread_id != thread_id or at.checkpoint_ns):
         raise InvalidInput(f"{at}: at must be a checkpoint of the root graph of thread {thread_id!r}")
-    status = yield from read_status(session, thread_id)  # first: what is read after it is not older
+    status = yield from read_status(session, thread_id)  # first: later reads must not be older than it
     nodes = [node for node in (yield from session.store.read_graph(thread_id)).nodes if not node.is_ghost]
     name = (at.checkpoint_id if at else None) or None
     roots = [node for node in nodes if not node.address.checkpoint_ns]
@@ -183,7 +187,7 @@ def read_handoff(session: Session, thread_id: str, tokens: int, at: Address | No
 
 
 def read_last_handoff(session: Session, owner: str, but: str, tokens: int) -> Plan[Handoff | None]:
-    """Return the hand-off of the owner's thread that was last active, except for one thread."""
+    """Return the hand-off of the owner's last active thread, except `but`."""
     pages = ThreadPages(session, 2, filter_of(owner=owner)) if owner else None
     while pages and (page := (yield from pages.next())) is not None:
         for info in page:
@@ -196,7 +200,7 @@ def read_last_handoff(session: Session, owner: str, but: str, tokens: int) -> Pl
 
 
 def _fit(whole: Handoff, lines: Mapping[Section, Sequence[HandoffLine]], dropped: int, tokens: int) -> Handoff:
-    """Return a hand-off with the lines that fit: those of the lowest rank, and of one rank the newest."""
+    """Return a hand-off with the lines that fit: by rank, then the newest."""
     places = sorted((line.rank, -n, at) for at, name in enumerate(SECTIONS) for n, line in enumerate(lines[name]))
 
     def take(count: int) -> Handoff:
@@ -212,7 +216,7 @@ def _fit(whole: Handoff, lines: Mapping[Section, Sequence[HandoffLine]], dropped
 
 
 class _Collector:
-    """Reads a thread in the order in which it was stored, and keeps the lines that its hand-off may show."""
+    """Reads a thread in stored order, and keeps the lines for its hand-off."""
 
     def __init__(self, session: Session, nodes: Sequence[Node], head: Node) -> None:
         self._session, self.nodes, self._head = session, nodes, head
@@ -224,17 +228,17 @@ class _Collector:
         self._way = set[str | None]()  # the checkpoints that the head continues
         at: str | None = self._head_id
         while at in self._roots and at not in self._way:
-            # A twin continues what it is a twin of.
+            # A twin continues its original.
             marks = UnreadHeader(self._roots[at], session.codec).metadata
             self._way |= {at, *(str(marks[mark]) for mark in (REWOUND_TO, BRANCHED_FROM) if mark in marks)}
             at = self._roots[at].parent
-        self._calls: dict[str, tuple[str, str]] = {}  # those that models have made, by their ids: tool and words
-        self._seen = set[str]()  # the messages that were read, by their ids
+        self._calls: dict[str, tuple[str, str]] = {}  # the calls of models by id: tool and text
+        self._seen = set[str]()  # the ids of the messages that were read
         self._done: dict[str, HandoffLine] = {}
-        self._failed: dict[str, tuple[str, HandoffLine, int]] = {}  # by text: the tool, the line, and how often
+        self._failed: dict[str, tuple[str, HandoffLine, int]] = {}  # by text: tool, line and count
         self._asked: list[HandoffLine] = []  # the first message of a person, and the last
-        self._answered = set[str]()  # the calls of models that have an answer
-        self._questions: list[Any] = []  # those that wait at the latest checkpoint
+        self._answered = set[str]()  # the ids of calls that have an answer
+        self._questions: list[Any] = []  # open questions of the latest checkpoint
         self._last_words: dict[str, str] = {}  # the last answer on a branch, by checkpoint
         self._more: dict[Section, list[HandoffLine]] = {name: [] for name in SECTIONS}
         self.dropped = 0
@@ -243,7 +247,7 @@ class _Collector:
         self._more[section].append(HandoffLine(text, checkpoint_id, rank))
 
     def _keep(self, kept: dict[str, Any], key: str, value: Any) -> None:
-        """Put a value at the end, and drop the first of too many."""
+        """Add a value at the end, and drop the first one if there are too many."""
         kept.pop(key, None)
         kept[key] = value
         if len(kept) > _MOST:
@@ -264,12 +268,12 @@ class _Collector:
         self._keep(self._done, words, HandoffLine(f'{words} returned "{quoted(said, 80)}"', name))
 
     def read_steps(self) -> Plan[None]:
-        """Read what each checkpoint added: new messages, errors of tasks, the plan. A trip for each 250."""
+        """Read new messages, errors of tasks and the plan. A trip per 250 checkpoints."""
         last: dict[tuple[str, str], list[Run]] = {}  # by namespace and channel: the items seen so far
-        deltas: dict[str, set[str]] = {}  # the delta channels of each namespace; a snapshot of one does not count it
-        written: dict[tuple[str, str | None], list[Any]] = {}  # to them, by the checkpoint of the tasks
+        deltas: dict[str, set[str]] = {}  # delta channels by namespace; a snapshot does not list them
+        written: dict[tuple[str, str | None], list[Any]] = {}  # writes to them, by the checkpoint of the tasks
         for start in range(0, len(self.nodes), _NODES):
-            wanted, reader = [], Unpacker(self._codec)  # which knows rows as long as they are there
+            wanted, reader = [], Unpacker(self._codec)  # caches rows while they exist
             for node in self.nodes[start : start + _NODES]:
                 new = {}
                 for channel, ref in node.refs.items():
@@ -343,7 +347,7 @@ class _Collector:
             self._fail("", f'a step{where} failed, and {then}: "{quoted(error)}"', name)
 
     def read_records(self, status: ThreadStatus) -> Plan[None]:
-        """Read calls, approvals, notes and labels. Five trips, and one for each 500 of them."""
+        """Read calls, approvals, notes and labels. Five trips, and one per 500 of them."""
         session, thread_id = self._session, status.thread_id
         doubts = {call.key for call in status.doubts}
         pages, ended = CallPages(session, thread_id), []
@@ -353,14 +357,14 @@ class _Collector:
             is_told = call.tool_call_id in self._answered or call.key in doubts
             if not is_told and self._is_known(call.checkpoint_id):
                 made = self._calls.get(call.tool_call_id) or (call.tool, words_of(call.tool, call.args))
-                said = call.error or "a result that is in the ledger of tools"
+                said = call.error or "a result that is in the ledger of tool calls"
                 self._end_call(made, call.state == FAILED, said, call.checkpoint_id)
         lines = [(DECISIONS, text, name, 3) for _, text, name in (yield from read_decisions(session, thread_id))]
         for note in (yield from read_notes(session, thread_id)):
             section, rank, text = {"goal": GOAL, "next": NEXT}.get(note.kind, DECISIONS), 2, words_of_note(note)
             if note.is_open:
                 section, rank = BROKEN, 1
-                text += "; no outcome is written: find out whether it was carried out before you do it"
+                text += "; no outcome is recorded: find out whether it was carried out before you do it"
             lines.append((section, text, note.checkpoint_id, rank))
         for label in (yield from read_labels(session, thread_id)):
             lines.append((DECISIONS, f"label: {quoted(label.name)}", str(label.address.checkpoint_id), 4))
@@ -369,11 +373,11 @@ class _Collector:
                 self._add(*line)
 
     def _is_known(self, checkpoint_id: str) -> bool:
-        """Return whether a record is of the time that is handed off."""
+        """Return whether a record belongs to the time of the hand-off."""
         return self._head.is_head or checkpoint_id in self._known
 
     def tell_next(self, status: ThreadStatus) -> None:
-        """Add left branches, what stands in the way, and what is safe to do; of an earlier checkpoint, no advice."""
+        """Add abandoned branches, obstacles and advice (none for an earlier checkpoint)."""
         for name, node in self._roots.items():
             if name in self._way or ("", name) in self._parents:
                 continue
@@ -386,7 +390,7 @@ class _Collector:
             self._fail("", f"a branch of {count_of(count, 'checkpoint')} was left{said}", str(name))
         if not self._head.is_head:
             thread = quoted(status.thread_id, 60)
-            text = f"this is an earlier checkpoint; `keel status` says where thread {thread} is now"
+            text = f"this is an earlier checkpoint; `keel status` shows the current state of thread {thread}"
             self._more[NEXT].insert(0, HandoffLine(text, self._head_id, 0))
             return
         self._more[NEXT].insert(0, HandoffLine(quoted(str(status).replace("`", "'"), 900), self._head_id, 0))
@@ -402,7 +406,7 @@ class _Collector:
             self._add(BROKEN, text, call.checkpoint_id or self._head_id, 1)
 
     def lines(self) -> dict[Section, list[HandoffLine]]:
-        """Return the lines by section; in the failed approaches, the newest of each tool has the better rank."""
+        """Return the lines by section; the newest failure of each tool ranks first."""
         more, named, failures = self._more, set[str](), list[HandoffLine]()
         for tool, line, count in reversed(self._failed.values()):
             often = f", {count:,} times" if count > 1 else ""

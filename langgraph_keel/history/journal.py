@@ -1,4 +1,4 @@
-"""The journal of threads: runs, failures, notes and decisions, day by day, as Markdown."""
+"""The journal of threads: runs, failures, notes and decisions by day, as Markdown."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Event: TypeAlias = tuple[datetime, str, str, str]
 
 
 def read_journal(session: Session, thread_id: str | None, owner: str | None, since: datetime | None) -> Plan[str]:
-    """Return the journal of a thread, or of all threads of an owner. For each thread, the trips of a whole timeline."""
+    """Return the journal of a thread or an owner. Reads each thread's whole timeline."""
     if (thread_id is None) == (owner is None):
-        raise InvalidInput("a journal is that of a thread, or of an owner: give one of thread_id and owner")
+        raise InvalidInput("a journal needs either thread_id or owner, not both")
     if since is not None and not isinstance(since, datetime):
         raise InvalidInput(f"since must be a datetime, not {since!r:.100}")
     names = [] if thread_id is None else [thread_id_of(thread_id)]
@@ -59,7 +59,7 @@ def _read_events(session: Session, thread_id: str) -> Plan[list[Event]]:
     yield from pages.upto(None)
     roots = [entry for entry in reversed(pages.entries) if not entry.address.checkpoint_ns]
     if not roots:
-        raise NotFound(f"there is no thread {thread_id!r}: `keel threads` lists those there are")
+        raise NotFound(f"there is no thread {thread_id!r}: `keel threads` lists all threads")
     runs: list[tuple[str, str, list[str]]] = []  # the first checkpoint of each, its time, and the times of its steps
     is_running = False
     for entry in roots:
@@ -68,7 +68,7 @@ def _read_events(session: Session, thread_id: str) -> Plan[list[Event]]:
         if source == "input" or (source == "loop" and not is_running):
             runs.append((name, at, []))
         elif source != "loop":
-            add(at, "the state was updated" if source == "update" else "a rewind, or a branch, began here", name)
+            add(at, "the state was updated" if source == "update" else "a rewind, or a branch, started here", name)
         is_running = source in ("input", "loop")
         if source == "loop":
             runs[-1][2].append(at)

@@ -1,6 +1,6 @@
-"""Labels: names that people give to checkpoints, in cells beside the thread. A checkpoint may have several.
+"""Labels: names of checkpoints, in cells of their thread.
 
-They are deleted with their thread and not copied; a checkpoint with a label is kept when its thread is pruned.
+A checkpoint may have several. Labels are deleted with their thread and not copied; a prune keeps labelled checkpoints.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LONGEST = 200  # characters
 @publish
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A name and the checkpoint it stands for."""
+    """A name and its checkpoint."""
 
     name: str
     address: Address
 
 
 class StoredLabel(NamedTuple):
-    """A label, as a cell of its thread holds it."""
+    """A label, as it is stored in a cell of its thread."""
 
     name: str
     checkpoint_ns: str
@@ -41,7 +41,7 @@ class StoredLabel(NamedTuple):
 
 def _unpack(parts: Sequence[Any]) -> StoredLabel:
     if not (isinstance(parts, list) and len(parts) == 3 and all(isinstance(part, str) for part in parts)):
-        raise TypeError("it does not hold what it should")
+        raise TypeError("it has parts of the wrong type")
     return StoredLabel(*parts)
 
 
@@ -53,12 +53,12 @@ def _key(name: str) -> str:
 
 
 class LabelHook(Hook):
-    """Keeps what has a label."""
+    """Keeps labelled checkpoints in prunes."""
 
     tables = (LABELS,)
 
     def keep(self, session: Session, thread_id: str, policy: Any) -> Plan[Collection[Address]]:
-        """Return the checkpoints with a label, if the policy keeps those. One trip for each 500."""
+        """Return the checkpoints with a label, if the policy keeps them. A trip per 500."""
         if not policy.labelled:
             return ()
         labels = yield from read_labels(session, thread_id)
@@ -66,8 +66,8 @@ class LabelHook(Hook):
 
 
 def find_entry(session: Session, address: Address, why: str = "") -> Plan[Entry]:
-    """Read a checkpoint without its values; the latest one with them, as only `read_entry` knows which it is."""
-    if address.checkpoint_id is None:
+    """Read a checkpoint, or the latest one if the address has no id."""
+    if address.checkpoint_id is None:  # only `read_entry` knows the latest; it reads the values, too
         found = yield from session.store.read_entry(address)
         entries: Sequence[Entry] = [found.entry] if found else ()
     else:
@@ -79,15 +79,15 @@ def find_entry(session: Session, address: Address, why: str = "") -> Plan[Entry]
 
 
 def give_label(session: Session, address: Address, name: str) -> Plan[None]:
-    """Give a name to a checkpoint, or to the latest of its namespace; no error if it has that already. Two trips."""
+    """Name a checkpoint, or the latest; no error if it has the name. Two trips."""
     if not isinstance(name, str) or not name.strip() or len(name) > LONGEST:
         raise InvalidInput(f"a label must be a text of 1 to {LONGEST} characters, not {name!r:.60}")
     if name.lstrip("-").isdigit():
-        raise InvalidInput(f"{name!r} cannot be a label: it would be taken for a position")
+        raise InvalidInput(f"{name!r} cannot be a label: numbers are positions")
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        raise InvalidInput(f"the label {name!r} holds a character that no encoding has") from error
+        raise InvalidInput(f"the label {name!r} contains a character that cannot be encoded") from error
     address = (yield from find_entry(session, address, " to give a label")).address
     cells = Cells(session, LABELS, address.thread_id)
     new = StoredLabel(name, address.checkpoint_ns, str(address.checkpoint_id))
@@ -95,12 +95,12 @@ def give_label(session: Session, address: Address, name: str) -> Plan[None]:
     if held is not None and held.record != new:
         raise InvalidInput(
             f"thread {address.thread_id!r}: {name!r} is checkpoint {held.record.checkpoint_id} already: "
-            "take another name, or take this one back first (`labels.remove`, `keel unlabel`)"
+            "use another name, or remove this one first (`labels.remove`, `keel unlabel`)"
         )
 
 
 def remove_label(session: Session, thread_id: str, name: str) -> Plan[None]:
-    """Take a name back. Two trips."""
+    """Remove a name. Two trips."""
     labels, key = Cells(session, LABELS, thread_id), _key(name)
     cells = yield from labels.read_raw([key])
     if key not in cells:
@@ -109,7 +109,7 @@ def remove_label(session: Session, thread_id: str, name: str) -> Plan[None]:
 
 
 def read_labels(session: Session, thread_id: str) -> Plan[Sequence[Label]]:
-    """Return the labels of a thread, in the order of their checkpoints' ids. A trip for each 500."""
+    """Return the labels of a thread, by the ids of their checkpoints. A trip per 500."""
     stored = yield from Cells(session, LABELS, thread_id).every()
     labels = [Label(name, Address(thread_id, *place)) for name, *place in (held.record for _, held in stored)]
     return sorted(labels, key=lambda label: (str(label.address.checkpoint_id), label.name))

@@ -1,4 +1,4 @@
-"""Time travel: what a saver can do with the moments of a thread. Show them, compare two, go back to one, fork there."""
+"""The methods of a saver that show, compare, rewind and fork threads."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from langgraph_keel.history.timeline import Timeline
 
 At: TypeAlias = "Mapping[str, Any] | Moment"
-"""A checkpoint: the config that names it, or a moment of a timeline. A config without an id names the latest."""
+"""A moment of a timeline, or the config of a checkpoint (without id: the latest)."""
 
 
 class HistoryMethods(EngineSaver):
-    """The methods that go through a thread's history."""
+    """The methods for the history of threads."""
 
     def timeline(self, thread_id: str) -> Timeline:
-        """Return a thread as a list of moments, all branches and namespaces, which shows itself in a notebook.
+        """Return the moments of a thread, of all branches and namespaces.
 
-        Nothing is read yet: a thread that is not there has no moments. It reads by the blocking face; in an
-        asynchronous program, see `atimeline`.
+        Moments are read when they are needed; a thread that does not exist has none. The timeline displays itself in a
+        notebook. It reads synchronously; in async code, use `atimeline`.
 
         Raises:
-            InvalidConfig: `thread_id` is no usable id.
+            InvalidConfig: If `thread_id` is not a usable id.
         """
         from langgraph_keel.history.reading import Pages as ThreadPages
         from langgraph_keel.history.timeline import Timeline
@@ -50,9 +50,13 @@ class HistoryMethods(EngineSaver):
         return Timeline(self, thread_id, lambda: ThreadPages(self.engine.session, thread_id))
 
     async def atimeline(self, thread_id: str, limit: int | None = 20) -> Timeline:
-        """As `timeline`, with the latest moments read already, asynchronously: `None` for all of them.
+        """Return a timeline whose latest moments are already read; see `timeline`.
 
-        Looking at those does not block the running loop; what was not read is read by the blocking face.
+        Displaying those does not block the running loop; other moments are read synchronously.
+
+        Args:
+            thread_id: The thread.
+            limit: Number of moments to read; `None` reads all.
         """
         found = self.timeline(thread_id)
         await self.engine.arun(found.pages.upto(limit))
@@ -60,13 +64,13 @@ class HistoryMethods(EngineSaver):
         return found
 
     def _status(self, thread_id: str) -> Plan[ThreadStatus]:
-        """Return where a thread stands, whether it may go on by itself, and what to invoke its graph with then.
+        """Return a thread's state, whether it can resume, and the input to resume with.
 
-        Six round trips, and one for each question. Nothing is written. A thread that is not there is `"new"`.
+        Six round trips, and one for each question. Nothing is written. A thread that does not exist is `"new"`.
 
         Raises:
-            InvalidConfig: `thread_id` is no usable id.
-            CorruptStore: Its latest checkpoint cannot be read.
+            InvalidConfig: If `thread_id` is not a usable id.
+            CorruptStore: If the thread's latest checkpoint cannot be read.
         """
         from langgraph_keel.history.status import read_status
 
@@ -75,9 +79,9 @@ class HistoryMethods(EngineSaver):
     status, astatus = faces(_status)
 
     def _unfinished(self) -> Pages[ThreadStatus]:
-        """Yield where those threads stand that have something left to do, last activity first.
+        """Yield the status of each thread that is not idle, most recently active first.
 
-        The index of threads names them: idle threads are not read. A thread that is damaged is logged, and left out.
+        The threads are found in the index, so idle threads are not read. A damaged thread is logged and skipped.
         """
         from langgraph_keel.history.status import UnfinishedThreads
 
@@ -86,18 +90,18 @@ class HistoryMethods(EngineSaver):
     unfinished, aunfinished = iterator_faces(_unfinished)
 
     def _diff(self, before: At, after: At) -> Plan[StateDiff]:
-        """Return what changed between two checkpoints, also of two threads or branches.
+        """Return the changes between two checkpoints, also of two threads or branches.
 
-        An `Unread` stands for what may not be revived here; of a data object, its fields are compared all the same.
+        A value that may not be revived here appears as an `Unread`; the fields of data objects are compared anyway.
 
         Args:
-            before: The older one, or whichever shall count as that.
+            before: The older one, or the one to treat as older.
             after: The other.
 
         Raises:
-            NotFound: One of them is not there.
-            InvalidConfig: One of them names no usable thread.
-            CorruptStore: Stored bytes do not add up.
+            NotFound: If one of them does not exist.
+            InvalidConfig: If one of them has no usable thread id.
+            CorruptStore: If stored data is damaged.
         """
         from langgraph_keel.history.diff import diff_checkpoints
 
@@ -106,22 +110,22 @@ class HistoryMethods(EngineSaver):
     diff, adiff = faces(_diff)
 
     def _rewind(self, at: At, *, by: str | None = None) -> Plan[RunnableConfig]:
-        """Make a checkpoint the latest of its thread again. Nothing is deleted: a twin of it is added.
+        """Make a checkpoint the latest of its thread again.
 
-        What runs from here does so anew: tasks that had ended, and questions that were answered or waited. Tools of a
-        `ToolCache` are answered from the ledger all the same. Subgraphs with a memory of their own
-        (`checkpointer=True`) go back, too.
+        Nothing is deleted: a copy of the checkpoint (a twin) is added as the new head. The step after it runs again:
+        its tasks are executed, and its questions are asked. Tools of a `ToolCache` return their stored results.
+        Subgraphs with their own memory (`checkpointer=True`) are rewound, too.
 
         Args:
             at: A checkpoint of the root graph.
-            by: Who does it, for the audit trail, as your program has authenticated them.
+            by: The person, as authenticated by your program; for the audit trail.
 
         Returns:
-            The thread's config: `graph.invoke(None, config)` goes on from there.
+            The thread's config: `graph.invoke(None, config)` continues from there.
 
         Raises:
-            NotFound: There is no such checkpoint.
-            InvalidInput: It belongs to a subgraph.
+            NotFound: If the checkpoint does not exist.
+            InvalidInput: If the checkpoint belongs to a subgraph.
         """
         from langgraph_keel.history.travel import rewind_to
 
@@ -130,25 +134,26 @@ class HistoryMethods(EngineSaver):
     rewind, arewind = faces(_rewind)
 
     def _fork(self, at: At, thread_id: str | None = None, *, by: str | None = None) -> Plan[RunnableConfig]:
-        """Begin another way from a checkpoint: in a thread of its own, or on a branch.
+        """Fork a thread at a checkpoint: into a new thread, or as a branch.
 
-        A new thread has the tool calls of its history: they are answered from the ledger, and one whose outcome is
-        unknown must be settled there, too. Calls that the original has made after that checkpoint are new calls in the
-        new thread: if it is run, tools act again. Its questions are asked again; no decision is taken along.
+        A new thread contains the tool calls of its history and returns their stored results. If the outcome of such a
+        call is unknown, settle it in the original thread: the new one uses that result. Calls that the original made
+        after that checkpoint are not copied: the fork makes them again. Questions are asked again; decisions are not
+        copied.
 
         Args:
             at: A checkpoint of the root graph.
-            thread_id: The new thread: a copy of this one as it was when that checkpoint was put. Without it, a branch
-                in the same thread, which is not its latest until something is put there.
-            by: Who does it, for the audit trail, as your program has authenticated them.
+            thread_id: Id of the new thread, a copy of this one as it was when that checkpoint was stored. Without it, a
+                branch starts in the same thread; it becomes the head when its first checkpoint is stored.
+            by: The person, as authenticated by your program; for the audit trail.
 
         Returns:
-            The config to go on from: the new thread's, or the branch's with its `checkpoint_id`.
+            The config to continue from: that of the new thread, or that of the branch, with its `checkpoint_id`.
 
         Raises:
-            NotFound: There is no such checkpoint.
-            ThreadExists: The new thread holds something already.
-            InvalidInput: It belongs to a subgraph.
+            NotFound: If the checkpoint does not exist.
+            ThreadExists: If the new thread is not empty.
+            InvalidInput: If the checkpoint belongs to a subgraph.
         """
         from langgraph_keel.history.travel import fork_at
 
@@ -158,42 +163,42 @@ class HistoryMethods(EngineSaver):
 
 
 class LabelMethods(Component):
-    """`saver.labels`: the names that people give to checkpoints."""
+    """`saver.labels`: the names of checkpoints."""
 
     def _set(self, at: At, name: str) -> Plan[None]:
-        """Give a checkpoint a name, by which a timeline finds it. It is kept when the thread is pruned.
+        """Name a checkpoint. Timelines accept the name, and prunes keep the checkpoint.
 
         Args:
             at: The checkpoint. A config without an id names the latest.
-            name: 1 to 200 characters, unique in its thread; not a number, which would be taken for a position.
+            name: 1 to 200 characters, unique in its thread. Numbers are not allowed, as they are positions.
 
         Raises:
-            NotFound: There is no such checkpoint.
-            InvalidInput: `name` cannot be a label, or another checkpoint of the thread has it.
+            NotFound: If the checkpoint does not exist.
+            InvalidInput: If `name` is not allowed, or another checkpoint of the thread has it.
         """
         return give_label(self.engine.session, address_at(at), name)
 
     set, aset = faces(_set)
 
     def _remove(self, thread_id: str, name: str) -> Plan[None]:
-        """Take a name back.
+        """Remove a name.
 
         Raises:
-            NotFound: No checkpoint of the thread has it.
+            NotFound: If no checkpoint of the thread has it.
         """
         return remove_label(self.engine.session, thread_id_of(thread_id), name)
 
     remove, aremove = faces(_remove)
 
     def _list(self, thread_id: str) -> Plan[Sequence[Label]]:
-        """Return the names in a thread and the checkpoints that have them, in the order of the checkpoints' ids."""
+        """Return the labels of a thread, in the order of the checkpoints' ids."""
         return read_labels(self.engine.session, thread_id_of(thread_id))
 
     list, alist = faces(_list)
 
 
 class ThreadHistory(Component):
-    """`saver.history`: a thread's notes, hand-off and journal, and a feed of what happens in threads."""
+    """`saver.history`: notes, hand-off and journal of a thread, and a feed of events."""
 
     def __init__(self, saver: HistoryMethods, bell: Bell) -> None:
         super().__init__(saver)
@@ -208,36 +213,38 @@ class ThreadHistory(Component):
         poll: float = 1.0,
         timeout: float | None = None,
     ) -> Feed:
-        """Return the checkpoints of one thread or of all (`Moment`), and each `StatusChange`, as they come.
+        """Follow one thread or all: yields each new `Moment` and `StatusChange`.
 
             feed = saver.history.follow(after=stored_cursor)
             for event in feed:
                 handle(event)
                 stored_cursor = feed.cursor
 
-        They are seen from any process, at least once, and those of a thread in their order. A checkpoint that is put
-        again comes again. Statuses between two looks, deletions, and older checkpoints of a fork or copy do not come.
-        Nothing is stored, and a put notifies nothing: while nothing happens, a look is up to five times `poll` seconds
-        after the last one. A person's decision is followed by a look at once, where the backend has notices.
+        Events of all processes are delivered at least once, those of a thread in order. A checkpoint that is stored
+        again is delivered again. Intermediate statuses between two polls, deletions, and the copied history of a fork
+        or copy are not reported. The feed stores nothing, and writes do not notify it. The polling interval grows up to
+        five times `poll` while nothing happens. A reviewer's decision triggers a poll immediately, if the backend has
+        notices.
 
-        A look costs one or two round trips for the threads active within a minute, one for those with steps left, and
-        three for each that has changed. Each tenth look covers an hour: a writer whose clock is behind is seen late.
-        Clocks that differ by more than an hour can hide a thread, unless it is followed by its id.
+        A poll costs one or two round trips for the threads active in the last minute, one for those with steps left,
+        and three for each changed thread. Every tenth poll covers an hour: events of a writer whose clock is slow
+        arrive late. Clocks that differ by more than an hour can hide a thread, unless it is followed by its id.
 
         Args:
             thread_id: The thread; all threads of the saver by default.
-            after: The `cursor` of an earlier feed, or a time. By default, all that is stored comes first, as it should
-                when a backup was restored.
-            payload: Whether moments carry values. Without, of changes there are the channels, of questions the ids, of
-                errors the classes, and of the metadata the source and the step.
-            poll: Seconds between two looks.
-            timeout: Seconds without an event after which the feed ends; 0 is after one look, `None` is never.
+            after: The `cursor` of an earlier feed, or a time. By default the feed starts with all stored events; use
+                that after restoring a backup.
+            payload: Whether moments contain values. If not, they contain only the channels of changes, the ids of
+                questions, the classes of errors, and the source and step of the metadata.
+            poll: Initial polling interval, in seconds.
+            timeout: Seconds without an event after which the feed ends. With 0 it ends after one poll, with `None`
+                never.
 
         Raises:
-            InvalidInput: An argument is not usable, or the cursor is of another feed.
-            InvalidConfig: `thread_id` is no usable id.
-            StoreUnavailable: The store does not answer at the first look, or when the timeout ends; raised while
-                iterating. Other looks are repeated, with a warning in the log. The same is true of `StoreBusy`.
+            InvalidInput: If an argument is invalid, or the cursor belongs to another feed.
+            InvalidConfig: If `thread_id` is not a usable id.
+            StoreUnavailable: If the store is unreachable at the first poll, or when the timeout ends; raised while
+                iterating. Other polls are retried, with a warning in the log. `StoreBusy` is handled in the same way.
         """
         from langgraph_keel.history.feed import Feed
         from langgraph_keel.runs.worker import PollTimer
@@ -247,16 +254,16 @@ class ThreadHistory(Component):
         feed = Feed(self.engine, session, self._bell, timer, self._timeline, name, payload)
         return feed.begin_at(after)
 
-    afollow = follow  # a feed has both faces: `async for event in saver.history.afollow()`
+    afollow = follow  # a feed iterates in both ways: `async for event in saver.history.afollow()`
 
     def _note(
         self, thread_id: str, text: str, kind: NoteKind = "decision", *, because: str = "", outcome: str | None = None
     ) -> Plan[Note]:
-        """Write a note beside a thread. Two round trips; durable when it returns.
+        """Store a note with a thread. Two round trips; durable when it returns.
 
         Write a decision before the act, and its outcome afterwards (`set_outcome`): if the process dies in between,
-        `notes(open=True)` lists the decision. A note is deleted, erased and moved to another store with its thread. It
-        survives a prune, which may remove its checkpoint, and is not copied to a fork.
+        `notes(open=True)` lists the decision. A note is deleted, erased and moved to another store with its thread. A
+        prune keeps it, even if it removes the note's checkpoint; a fork does not copy it.
 
         Args:
             thread_id: The thread; it need not have a checkpoint yet.
@@ -276,9 +283,10 @@ class ThreadHistory(Component):
     note, anote = faces(_note)
 
     def _set_outcome(self, note_id: str, outcome: str) -> Plan[Note]:
-        """Write the outcome of a decision. Two round trips, and one for each 500 notes; durable when it returns.
+        """Store the outcome of a decision; durable when it returns.
 
-        `note_id` may be shortened to at least 6 characters of its beginning or end.
+        Two round trips, and one for each 500 notes. `note_id` may be shortened to at least 6 characters of its
+        beginning or end.
 
         Raises:
             NotFound: If there is no such note.
@@ -291,9 +299,10 @@ class ThreadHistory(Component):
     set_outcome, aset_outcome = faces(_set_outcome)
 
     def _notes(self, thread_id: str | None = None, *, open: bool = False) -> Plan[Sequence[Note]]:
-        """Return the notes of a thread, or of all, the oldest first. One round trip for each 500.
+        """Return the notes of a thread, or of all threads, oldest first.
 
-        With `open`, only decisions without an outcome: their acts may or may not have happened.
+        One round trip for each 500 notes. With `open`, only decisions without an outcome: their acts may or may not
+        have happened.
         """
         from langgraph_keel.history.notes import read_notes
 
@@ -302,20 +311,21 @@ class ThreadHistory(Component):
     notes, anotes = faces(_notes)
 
     def _handoff(self, thread_id: str, tokens: int = 1500, *, at: At | None = None) -> Plan[Handoff]:
-        """Return what the next session needs in order to continue a thread, made of stored records without a model.
+        """Return a summary that the next session needs to continue a thread.
 
-        About fifteen round trips, and one for each 250 checkpoints, of which one page is in memory. Nothing is written.
+        It is built from stored records, without a model. About fifteen round trips, and one for each 250 checkpoints,
+        of which one page is in memory. Nothing is written.
 
         Args:
             thread_id: The thread.
             tokens: Maximum length, in units of four characters; at least 400. Done work is cut first, failures and
                 open requests last; goal and next step are never cut.
-            at: An earlier checkpoint of the root graph to hand off, with what was known then.
+            at: An earlier checkpoint of the root graph. The hand-off then describes the thread as of that time.
 
         Raises:
             NotFound: If there is no such thread or checkpoint.
             InvalidInput: If `tokens` is too small, or `at` is of another thread or of a subgraph.
-            CorruptStore: If stored bytes do not add up.
+            CorruptStore: If stored data is damaged.
         """
         from langgraph_keel.history.handoff import read_handoff
 
@@ -324,7 +334,7 @@ class ThreadHistory(Component):
     handoff, ahandoff = faces(_handoff)
 
     def _last_handoff(self, owner: str, but: str = "", *, tokens: int = 1500) -> Plan[Handoff | None]:
-        """Return the `handoff` of the owner's thread that was last active, except `but`; `None` if there is none."""
+        """Return the `handoff` of the owner's last active thread, except `but`, if any."""
         from langgraph_keel.history.handoff import read_last_handoff
 
         return read_last_handoff(self.engine.session, owner, but, tokens)
@@ -334,9 +344,10 @@ class ThreadHistory(Component):
     def _journal(
         self, thread_id: str | None = None, *, owner: str | None = None, since: datetime | None = None
     ) -> Plan[str]:
-        """Return runs, calls of tools, notes, decisions and failures by day (UTC), as Markdown.
+        """Return the events of each day (UTC) as Markdown, from `since` on.
 
-        They are those of a thread, or of all threads of an owner (`configurable["user_id"]`), from `since` on.
+        Events are runs, tool calls, notes, decisions and failures of a thread, or of all threads of an owner
+        (`configurable["user_id"]`).
 
         Raises:
             NotFound: If there is no such thread.
@@ -349,15 +360,19 @@ class ThreadHistory(Component):
     journal, ajournal = faces(_journal)
 
     def agent_tools(self) -> Sequence[BaseTool]:
-        """Return two tools for an agent: `note`, and `handoff` of the last other thread of the same owner."""
+        """Return two tools for an agent, `note` and `handoff`.
+
+        `handoff` returns the hand-off of the owner's last other thread.
+        """
         from langgraph_keel.history.agents import agent_tools
 
         return agent_tools(self)
 
     def handoff_middleware(self, tokens: int = 1500) -> AgentMiddleware[Any, Any]:
-        """Return a middleware for `create_agent` that begins a thread with the last hand-off of the same owner.
+        """Return a middleware for `create_agent` that starts new threads with a hand-off.
 
-        It is stored once, as the first message. A run without an owner (`configurable["user_id"]`) gets none.
+        It is the hand-off of the same owner's last thread. It is stored once, as the first message. A run without an
+        owner (`configurable["user_id"]`) gets none.
         """
         from langgraph_keel.history.agents import HandoffMiddleware
 

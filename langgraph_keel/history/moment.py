@@ -1,4 +1,4 @@
-"""One checkpoint of a thread, and a list of them: what can be seen of them, and what one can do with them."""
+"""`Moment`, one checkpoint of a thread, and `Moments`, a list of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.records import MomentRecord
 
 MOST_SHOWN = 500
-"""Moments of a long list that a page shows, the newest: 10,000 would be 17 MB of HTML."""
+"""Maximum moments on a page, the newest: 10,000 would be 17 MB of HTML."""
 
 
 @publish
@@ -25,31 +25,31 @@ class Moment(MomentRecord):
 
     Attributes:
         address: Thread, namespace and id.
-        position: Its place in its timeline: 0 is the oldest. Counted from the end, so negative, until all is read.
-        parent: The id of the checkpoint it continues; `None` if it is the first, or if that one was pruned.
+        position: Its position in the timeline: 0 is the oldest. Negative (counted from the end) until all is read.
+        parent: The id of its parent checkpoint; `None` if it is the first, or its parent was pruned.
         step: The superstep's number, `-1` for the input; `None` if its metadata has none.
         source: `"input"`, `"loop"`, `"update"` or `"fork"`.
-        time: When it was made; `None` if that was not stored.
+        time: When it was made; `None` if not stored.
         nodes: The nodes whose work it stores.
         next: The nodes that run from here.
         changes: The channels that changed since its parent, and how.
         summary: The same in one line.
-        labels: The names that people gave it.
-        models: The models that were called on the way here, by the names under which they answered, if known.
+        labels: Its labels.
+        models: The models called since its parent, by the names under which they answered, if known.
         tools: The tools whose results it stores.
         asked: The questions that its tasks asked, answered or not.
-        interrupts: The questions that wait for an answer.
-        errors: What tasks failed with; only where nothing continues it.
-        pending: Channels written by tasks that have finished, while other tasks of the step have not.
-        unread: Types of values that changed, that its tasks wrote or are to begin with, and that may not be revived
-            here: an `Unread` stands for each.
-        drift: What has changed here since the thread was begun: model, prompt, tools, a line each.
+        interrupts: The open questions.
+        errors: The errors of its tasks; empty if another checkpoint continues it.
+        pending: Channels written by finished tasks of a step whose other tasks have not finished.
+        unread: Types of values (changed values, writes or inputs of tasks) that may not be revived here; an `Unread`
+            replaces each.
+        drift: Changes of model, prompt and tools since the thread started, a line each.
         tokens: Input and output tokens of those models, as far as they reported them.
-        cost: What those models cost, as far as they reported it; `None` if none did.
-        bytes: Bytes that were stored for it: header and new values, as they are on disk, without the writes of tasks.
-        state_bytes: Bytes of all values in its state, however many checkpoints share them; `None` while not known.
-        is_head: Whether it is the latest of its namespace, from which a run without an id goes on.
-        is_leaf: Whether nothing continues it.
+        cost: Cost of those calls, as far as the models reported it; `None` if none did.
+        bytes: Bytes stored for it: header and new values, as they are on disk, without the writes of tasks.
+        state_bytes: Bytes of all values in its state, including shared ones; `None` while not known.
+        is_head: Whether it is the latest of its namespace, from which a run without an id continues.
+        is_leaf: Whether no checkpoint continues it.
         metadata: Its metadata.
         owner: The timeline that it was taken from.
     """
@@ -57,12 +57,12 @@ class Moment(MomentRecord):
     owner: Any = None  # a `Timeline`, whose module imports this one
 
     def __repr__(self) -> str:
-        """Return which moment it is, in one line."""
+        """Return position, thread, step and id in one line."""
         ran = ", ".join(self.nodes) or self.source
         return f"<Moment {self.position} of thread {self.thread_id!r}: {plain(f'step {self.step}, {ran}, {self.id}')}>"
 
     def __str__(self) -> str:
-        """Return all that is known of it, except for the state."""
+        """Return all its fields as text, without the state."""
         from langgraph_keel.history.render.details import MomentPage
         from langgraph_keel.history.render.terminal import page_text
 
@@ -81,12 +81,12 @@ class Moment(MomentRecord):
 
     @property
     def config(self) -> RunnableConfig:
-        """The config for a graph: `graph.invoke(None, moment.config)` runs from here, on a branch of its own."""
+        """The config: `graph.invoke(None, moment.config)` starts a branch here."""
         return config_of(self.address, "named")
 
     @property
     def values(self) -> dict[str, Any]:
-        """The whole state at this moment, read when it is asked for; of delta channels only messages."""
+        """The whole state, read on access; of delta channels, only messages."""
         return cast(dict[str, Any], self._owner.values(self))
 
     async def avalues(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Moment(MomentRecord):
         return cast(dict[str, Any], await self._owner.avalues(self))
 
     def label(self, name: str) -> None:
-        """Give it a name. It is found by that name, and it is kept when the thread is pruned."""
+        """Name it. Timelines accept the name, and prunes keep the moment."""
         self._owner.label(self, name)
 
     async def alabel(self, name: str) -> None:
@@ -110,7 +110,7 @@ class Moment(MomentRecord):
         return cast(RunnableConfig, await self._owner.arewind(self, by=by))
 
     def fork(self, thread_id: str | None = None, *, by: str | None = None) -> RunnableConfig:
-        """Begin another branch here; see `Timeline.fork`."""
+        """Fork the thread here; see `Timeline.fork`."""
         return cast(RunnableConfig, self._owner.fork(self, thread_id, by=by))
 
     async def afork(self, thread_id: str | None = None, *, by: str | None = None) -> RunnableConfig:
@@ -125,16 +125,16 @@ class Moment(MomentRecord):
 
 
 class Moments(Sequence[Moment]):
-    """A part of a timeline: a list of moments, oldest first, that shows itself."""
+    """A part of a timeline: moments, oldest first, that display themselves."""
 
     def __init__(
         self, moments: Sequence[Moment], older: int | None, timeline: Any, drawn: Sequence[Moment] | None = None
     ) -> None:
         self._moments = tuple(moments)
-        # For a list with gaps: the same moments, each with the nearest one of the list as its parent.
+        # In a list with gaps: the same moments, each with its nearest listed ancestor as parent.
         self._drawn = self._moments if drawn is None else tuple(drawn)
         self._timeline = timeline
-        self.older = older  # how many come before them in the thread; `None` if that is not known
+        self.older = older  # number of older moments in the thread; `None` if not known
 
     def __len__(self) -> int:
         """Count them."""
@@ -151,7 +151,7 @@ class Moments(Sequence[Moment]):
         return self._moments[which]
 
     def plot(self) -> Any:
-        """Return a picture: size of the state, tokens and cost, step by step."""
+        """Return a plot of state size, tokens and cost, step by step."""
         return self._timeline.plot(self._moments)
 
     async def aplot(self) -> Any:
@@ -159,7 +159,7 @@ class Moments(Sequence[Moment]):
         return await self._timeline.aplot(self._moments)
 
     def _newest(self) -> tuple[Sequence[Moment], int | None]:
-        """Return the moments that fit a page, and how many come before them."""
+        """Return the moments that fit a page, and the number of older ones."""
         over = max(len(self._moments) - MOST_SHOWN, 0)
         return self._drawn[over:], None if self.older is None else self.older + over
 

@@ -1,7 +1,7 @@
-"""Notes: decisions, findings, goals and next steps that people and agents write down beside a thread.
+"""Notes of people and agents on a thread: decisions, findings, goals, next steps.
 
-If a decision has no outcome, its act may or may not have happened. The notes of all threads share a shelf, so open ones
-are read without the threads, and a note may be older than the first checkpoint of its thread.
+If a decision has no outcome, its act may or may not have happened. The notes of all threads share a shelf. So open
+notes can be read without the threads, and a note may be older than the first checkpoint of its thread.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from langgraph_keel.errors import InvalidInput, NotFound
 
 NoteKind = Literal["decision", "finding", "goal", "next"]
 LONGEST = 10_000
-"""Characters of a text of a note."""
+"""Maximum characters of a note's text."""
 SHORTEST_PART = 6
-"""Fewest characters of an id that name a note."""
+"""Minimum characters of a shortened id."""
 
 
 @publish
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A decision, a finding, a goal or a next step, written down beside a thread.
+    """A decision, a finding, a goal or a next step, stored with a thread.
 
     Attributes:
         id: 24 hexadecimal digits.
@@ -41,7 +41,7 @@ class Note:
         because: The reason.
         outcome: The outcome of a decision; `None` until it is written.
         at: ISO time of the note.
-        checkpoint_id: The checkpoint of the root graph that the thread had stored last; empty if it had none.
+        checkpoint_id: The root checkpoint that was stored last before the note; empty if there was none.
     """
 
     id: str
@@ -81,7 +81,7 @@ class NoteHook(Hook):
 def write_note(
     session: Session, thread_id: str, text: str, kind: NoteKind, because: str, outcome: str | None
 ) -> Plan[Note]:
-    """Write a note. Two trips; durable at the end."""
+    """Store a note. Two trips; durable at the end."""
     thread_id = thread_id_of(thread_id)
     if not (isinstance(kind, str) and kind in get_args(NoteKind)):
         raise InvalidInput(f"the kind of a note must be one of {', '.join(get_args(NoteKind))}, not {kind!r:.60}")
@@ -102,15 +102,15 @@ def _check(kind: str, texts: Mapping[str, Any]) -> None:
         if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
             raise InvalidInput(f"{name} of a note must be a text of 1 to {LONGEST:,} characters, not {text!r:.60}")
         if re.search("[\ud800-\udfff]", text):
-            raise InvalidInput(f"{name} of a note holds a character that no encoding has: {text!r:.60}")
+            raise InvalidInput(f"{name} of a note contains a character that cannot be encoded: {text!r:.60}")
 
 
 def set_outcome(session: Session, name: str, outcome: str) -> Plan[Note]:
-    """Write the outcome of a decision; no error if it is written already. Two trips, and one for each retry."""
+    """Store the outcome of a decision; no error if it is stored already."""
     if not isinstance(name, str) or len(name) < SHORTEST_PART:
-        raise InvalidInput(f"{name!r:.60} names no note: give its id, or at least {SHORTEST_PART} characters of it")
+        raise InvalidInput(f"{name!r:.60} is not a note id: give at least {SHORTEST_PART} characters of an id")
     cells = Cells(session, NOTES, None)
-    # The ids of one thread begin alike, so a part of an id is its beginning or its end.
+    # The ids of one thread share a prefix, so accept the beginning or the end of an id.
     found = [kept for key, kept in (yield from cells.every()) if key.startswith(name) or key.endswith(name)]
     if len(found) > 1:
         raise InvalidInput(f"{len(found)} notes have ids that begin or end with {name!r:.60}: `keel notes` lists them")
@@ -121,7 +121,7 @@ def set_outcome(session: Session, name: str, outcome: str) -> Plan[Note]:
         if note.outcome == outcome:
             return note
         if note.outcome is not None:
-            raise InvalidInput(f"note {note.id} has an outcome already, and keeps it: {note.outcome!r:.200}")
+            raise InvalidInput(f"note {note.id} already has an outcome, which is not replaced: {note.outcome!r:.200}")
         new = replace(note, outcome=outcome)
         done, held = yield from cells.swap(note.id, held.token, new, origin=note.thread_id)
         if done:
@@ -130,7 +130,7 @@ def set_outcome(session: Session, name: str, outcome: str) -> Plan[Note]:
 
 
 def read_notes(session: Session, thread_id: str | None, *, is_open: bool = False) -> Plan[Sequence[Note]]:
-    """Return the notes of a thread, or of all, the oldest first. A trip for each 500."""
+    """Return the notes of a thread, or of all, oldest first. A trip for each 500."""
     prefix = "" if thread_id is None else thread_prefix(thread_id_of(thread_id))
     notes = [kept.record for _, kept in (yield from Cells(session, NOTES, None).every(prefix))]
     wanted = [note for note in notes if thread_id in (None, note.thread_id) and (note.is_open or not is_open)]

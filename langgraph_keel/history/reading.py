@@ -1,4 +1,7 @@
-"""The moments of a thread: its headers, new values and pending writes, newest first, in pages. No state is decoded."""
+"""The moments of a thread, from headers, new values and pending writes.
+
+They are read in pages, newest first; no whole state is decoded.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +45,9 @@ PAGE = 500
 STRETCH = 50
 """Moments whose new values and writes are read together."""
 SHORTEST_PART = 4
-"""Fewest characters of an id that name it."""
+"""Minimum characters of a shortened id."""
 SAMPLES = 100
-"""Moments whose whole state is measured for a picture of a long thread."""
+"""Maximum moments whose state is measured for a plot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,10 @@ class _Read:
 
 
 def moments_of(session: Session, entries: Sequence[Entry], *, is_brief: bool = False) -> Plan[Sequence[Moment]]:
-    """Return the moments of entries, without positions and labels. A trip, and one for each parent not among them."""
+    """Return the moments of entries, without positions and labels.
+
+    One trip, and one for each parent that is not among the entries.
+    """
     known = {entry.address: entry for entry in entries}
     parents: dict[Address, Entry] = {}
     for address in {_parent(entry) for entry in entries} - {None, *known}:
@@ -88,7 +94,7 @@ def _refs(known: Mapping[Address, Entry], address: Address | None) -> Mapping[st
 
 
 def _narrow(known: Mapping[Address, Entry], news_of: Mapping[Address, Mapping[str, Ref]]) -> list[Entry]:
-    """Return entries with the refs to read: new values, the old ones they replace, and triggers of the next nodes."""
+    """Return entries with the refs to read: new and replaced values, and triggers."""
     old: dict[Address, dict[str, Ref]] = {address: {} for address in known}
     for address, new in news_of.items():
         parent = _parent(known[address])
@@ -97,7 +103,7 @@ def _narrow(known: Mapping[Address, Entry], news_of: Mapping[Address, Mapping[st
         if parent and before:
             old[parent].update((name, before[name]) for name in wholes if before[name].kind is Kind.WHOLE)
             gone = {name: lost_runs(before[name], known[address].refs[name]) for name in new if name in before}
-            # The elements that a list lost, if they are few.
+            # Also the elements removed from a list, if there are few.
             few = {name: Ref(Kind.LIST, runs) for name, runs in gone.items() if 0 < count_items(runs) <= SHOWN}
             old[parent].update(few)
     return [
@@ -111,7 +117,7 @@ def _triggers(entry: Entry) -> dict[str, Any]:
 
 
 class _Reader(Unpacker):
-    """Makes moments of entries; in the place of what may not be revived here is a placeholder."""
+    """Makes moments of entries, with placeholders for values that may not be revived."""
 
     def __init__(self, codec: Codec) -> None:
         super().__init__(codec.with_placeholders(self._note))
@@ -123,7 +129,7 @@ class _Reader(Unpacker):
         return unread
 
     def _look(self, value: T) -> T:
-        """Note which classes of a value are not read: a row that was decoded for it may hold others."""
+        """Record the unread classes of a value: its row may contain those of others, too."""
         if self._has_unread:
             self._unread += [each.type_name for each in find_unread(value)]
         return value
@@ -132,7 +138,7 @@ class _Reader(Unpacker):
         return self._look(super().items(runs, rows))
 
     def read(self, entry: Entry, found: Found) -> _Read:
-        """Return what is read of an entry, without what changed in it."""
+        """Read an entry, without its changes."""
         where = entry.address
         self._unread.clear()
         header = unpack_header(entry.header, self._codec, where)
@@ -145,7 +151,7 @@ class _Reader(Unpacker):
             asked = read_questions(found.batches, self._codec, where)
             waits = tuple(each for each in waits if each.id not in asked or asked[each.id].is_open)
             again = {each.task_id for each in asked.values() if each.is_open and not each.may_be_inside}
-            failed = [write for write in writes if write[0] not in again]  # such a task has asked since it failed
+            failed = [write for write in writes if write[0] not in again]  # such a task has asked again since it failed
         errors = steps.task_errors(failed)
         return _Read(entry, header, found, {**small, **large}, writes, waits, errors, tuple(self._unread))
 
@@ -197,13 +203,16 @@ class _Reader(Unpacker):
 
 
 def moment_of_head(session: Session, head: Found) -> Moment:
-    """Return the moment of a checkpoint, without what led to it. No trip."""
+    """Return the moment of a checkpoint, without changes since its parent. No trip."""
     reader = _Reader(session.codec)
     return reader.make(reader.read(head.entry, head), {}, is_brief=True)
 
 
 def read_heads(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[str, Found]]:
-    """Read what `moment_of_head` needs, by threads, without checkpoints that are damaged or gone. One trip."""
+    """Read the data for `moment_of_head`, by thread. One trip.
+
+    Checkpoints that are damaged or deleted are left out.
+    """
     try:
         wanted = [replace(head, refs=_triggers(head)) for head in heads]
         found = (yield from session.store.read_values(wanted)) if wanted else ()
@@ -219,7 +228,7 @@ def read_heads(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[str, Fo
 
 @record
 class Doing:
-    """What a thread is doing at its latest checkpoint, whose metadata has `source`."""
+    """The activity of a thread at its latest checkpoint, whose metadata has `source`."""
 
     source: str
     next: tuple[str, ...]
@@ -228,7 +237,7 @@ class Doing:
 
 
 def read_doing(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[Address, Doing]]:
-    """Return what threads are doing at their latest checkpoints. One trip."""
+    """Return the activity of threads at their latest checkpoints. One trip."""
     found = yield from session.store.read_values([replace(head, refs=_triggers(head)) for head in heads])
     reader = _Reader(session.codec)
     by_address = {head.address: head for head in heads}
@@ -241,7 +250,7 @@ def read_doing(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[Address
 
 
 def read_openings(session: Session, heads: Collection[Entry], channel: str = "messages") -> Plan[Mapping[str, str]]:
-    """Return the first message of conversations on one line, by threads, given their latest checkpoints. One trip."""
+    """Return the first message of each thread, on one line. One trip."""
     wanted, texts = [], dict[str, str]()
     codec = session.codec.with_placeholders()
     for head in heads:
@@ -290,7 +299,7 @@ def _cost(calls: Iterable[ModelCall]) -> float | None:
 
 
 def state_bytes(session: Session, entries: Sequence[Entry]) -> Plan[Mapping[Address, int]]:
-    """Return the size of the state at each checkpoint, in bytes. One trip; rows that they share are read once."""
+    """Return the size of the state at each checkpoint, in bytes. One trip."""
     found = (yield from session.store.read_values(entries)) if entries else ()
     return {each.entry.address: _size(each.entry, each, each.entry.refs) for each in found}
 
@@ -300,15 +309,15 @@ def _size(entry: Entry, found: Found, refs: Mapping[str, Ref]) -> int:
 
 
 class Pages:
-    """The entries of a thread read so far, newest first, as they were at first, and their moments."""
+    """A snapshot of a thread's entries read so far, newest first, and their moments."""
 
     def __init__(self, session: Session, thread_id: str, *, is_brief: bool = False) -> None:
         self._session = session
-        self._is_brief = is_brief  # without the changes of moments, for which values are read
+        self._is_brief = is_brief  # without changes, so no values are read
         self.thread_id = thread_id
         self.entries: list[Entry] = []
         self.is_whole = False
-        self.places: dict[Address, int] = {}  # of the entries, counted from the newest
+        self.places: dict[Address, int] = {}  # place of each entry, counted from the newest
         self._continued: set[Address] = set()
         self.heads: dict[str, Address] = {}  # the latest checkpoint of each namespace
         self._labels: Mapping[Address, tuple[str, ...]] = {}
@@ -322,7 +331,7 @@ class Pages:
             page = yield from self._session.store.scan(Query(self.thread_id, limit=PAGE, after=last))
             if last is None:
                 yield from self._open(page)
-            if last is (self.entries[-1] if self.entries else None):  # else another task has read it meanwhile
+            if last is (self.entries[-1] if self.entries else None):  # else another task has read it concurrently
                 self._take(page)
                 self.is_whole = len(page) < PAGE
 
@@ -331,9 +340,9 @@ class Pages:
         for label in (yield from read_labels(self._session, self.thread_id)):
             labels[label.address] = (*labels.get(label.address, ()), label.name)
         self._labels = labels
-        # The latest is not always what was put last: a branch is put beside the trunk.
+        # The latest is not always the entry that was stored last, which may be on a branch.
         head = yield from self._session.store.read_entry(Address(self.thread_id))
-        if head and head.entry.address in {entry.address for entry in page}:  # else it was put in between
+        if head and head.entry.address in {entry.address for entry in page}:  # else it was stored in between
             self.heads[""] = head.entry.address
 
     def _take(self, page: Sequence[Entry]) -> None:
@@ -345,9 +354,9 @@ class Pages:
                 self._continued.add(replace(entry.address, checkpoint_id=entry.parent))
 
     def moments(self, places: range) -> Plan[Sequence[Moment]]:
-        """Return the moments at places counted from the newest, without those gone meanwhile."""
+        """Return the moments at places counted from the newest, except deleted ones."""
         yield from self.upto(places.stop)
-        # Read with their neighbours, which are likely to be asked for next.
+        # Also read their neighbours, which are likely to be needed next.
         start, stop = places.start // STRETCH * STRETCH, -(-places.stop // STRETCH) * STRETCH
         wanted = [entry for entry in self.entries[start:stop] if entry.address not in self._moments]
         for first in range(0, len(wanted), STRETCH):
@@ -367,7 +376,7 @@ class Pages:
         return shown
 
     def _labels_of(self, moment: Moment) -> tuple[str, ...]:
-        """Return the labels of a moment, and of the moments that it was rewound to, as far as those were read."""
+        """Return the labels of a moment, and of the moments of which it is a twin."""
         names = list(self._labels.get(moment.address, ()))
         seen, each = {moment.id}, moment
         while (original := each.metadata.get(REWOUND_TO)) and original not in seen:
@@ -378,7 +387,7 @@ class Pages:
         return tuple(names)
 
     def way_to(self, address: Address) -> Sequence[Address]:
-        """Return the checkpoints that lead to one, itself last, of those read."""
+        """Return the ancestors of a checkpoint and itself, last, as far as read."""
         way: list[Address] = []
         place = self.places.get(address)
         while place is not None:
@@ -388,7 +397,7 @@ class Pages:
         return way[::-1]
 
     def nearest(self, address: Address, shown: Collection[Address]) -> str | None:
-        """Return the id of the nearest checkpoint before one that is among those shown."""
+        """Return the id of a checkpoint's nearest ancestor among those shown."""
         entry = self.entries[self.places[address]]
         while entry.parent is not None:
             before = replace(entry.address, checkpoint_id=entry.parent)
@@ -398,7 +407,7 @@ class Pages:
         return None
 
     def named(self, name: str) -> list[int]:
-        """Return where the entries stand, of those read, that have this id; if none has, whose ids begin or end so."""
+        """Return the places of entries with this id, else of those whose id it shortens."""
         ids = [(str(address.checkpoint_id), place) for address, place in self.places.items()]
         same = [place for each, place in ids if each == name]
         if same or len(name) < SHORTEST_PART:
@@ -410,7 +419,7 @@ class Pages:
         return next((address for address, names in self._labels.items() if name in names), None)
 
     def measured(self, places: Sequence[int]) -> Plan[Mapping[Address, int]]:
-        """Return how large the state is at some places: at most at `SAMPLES` of them, evenly spread."""
+        """Return the size of the state at up to `SAMPLES` places, evenly spread."""
         spread = [places[round(n * (len(places) - 1) / (SAMPLES - 1))] for n in range(SAMPLES)] if places else ()
         chosen = places if len(places) <= SAMPLES else spread
         entries = (self.entries[each] for each in dict.fromkeys(chosen))

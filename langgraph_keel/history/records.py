@@ -1,4 +1,4 @@
-"""Moments and diffs as plain data, which `Moment` and `StateDiff` extend, and the renderers draw."""
+"""Plain data of moments and diffs, which `Moment` and `StateDiff` extend."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a step did to one channel.
+    """The change of one channel in a step.
 
     Attributes:
-        text: What happened to it, in a few words.
+        text: A short description.
         new: The elements that were added to a list, in order. Elements that may not be revived here are `Unread`.
     """
 
@@ -35,7 +35,7 @@ class ToolUse:
     """A call of a tool whose result a step has stored.
 
     Attributes:
-        is_replayed: Whether the result came from the ledger, and the tool did not act (`ToolCache`).
+        is_replayed: Whether the result came from a `ToolCache`, so the tool did not run.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MomentRecord:
-    """What is known of one checkpoint; `Moment` says what each field holds."""
+    """The data of one checkpoint; for the fields see `Moment`."""
 
     address: Address
     position: int
@@ -99,7 +99,7 @@ class MomentRecord:
 
 @dataclass(frozen=True, slots=True)
 class DiffRecord:
-    """What changed between two checkpoints; `StateDiff` says what each field holds."""
+    """The changes between two checkpoints; for the fields see `StateDiff`."""
 
     before: Address
     after: Address

@@ -1,8 +1,8 @@
-"""The state of a thread, and the next step that is safe.
+"""The state of a thread, and the next safe step.
 
-A run that is active, was stopped, failed or was killed leaves the same checkpoint, and so does a fork. Savers with
-`recoverable=True` tell them apart (`runs.marks`). A thread of others is `cut off` only if its process is known to be
-dead; otherwise the advice is to look.
+Active, stopped, failed and killed runs leave the same checkpoint, and so does a fork. Savers with `recoverable=True`
+distinguish them (`runs.marks`). Without it, a thread is `cut off` only if its process is known to be dead; otherwise
+the advice is to look at its history.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from langgraph_keel.tools.copies import find_kin, find_later
 from langgraph_keel.tools.ledger import DONE, UNKNOWN, CallPages, KeptCall, is_doubt
 
 _TEXT, _NAMED = 120, 3
-"""Characters of an error, and calls in doubt, that a sentence names."""
+"""Maximum characters of an error, and calls in doubt, in a sentence."""
 _ALL = ThreadFilter()
 _LEFT: tuple[Status, ...] = ("incomplete", "waiting", "failed")
-"""The statuses of threads that have something left to do."""
+"""The statuses of threads that are not finished."""
 _log = logging.getLogger(__name__)
 _OPENED = re.compile(r"[\w.]+\(([\"']?)")
 
@@ -77,49 +77,49 @@ _STOPPED = {
     "accepted": "has input that was accepted, and has not run since: {rest}",
 }
 _GOES_ON = ("drained", "accepted")
-"""Why a thread has stopped that any process may continue."""
+"""The reasons of a stop after which any process may continue the thread."""
 
 
 @publish
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadStatus:
-    """Where a thread stands.
+    """The status of a thread.
 
     Attributes:
         thread_id: The thread.
-        state: `"new"`: it has no checkpoint, and takes its first input. `"idle"`: its last run has ended, and it takes
-            new input. `"runs"`: a run of this process is in it, or one that has claimed it, or one that
-            has marked its latest checkpoint (`recoverable=True`) and whose process is alive. `"waits"`: for persons.
-            `"decided"`: its question is decided, and no run has taken the decision. `"failed"`: a task of its next step
-            raised. `"forked"`, `"rewound"`, `"arrived"`: it became what it is by a fork, by a rewind, or by a copy or
-            an import, has steps left, and nothing was added since, except a decision. `"cut off"`: it has steps left,
+        state: `"new"`: it has no checkpoint, and takes its first input. `"idle"`: its last run has finished, and it
+            takes new input. `"runs"`: a run of this process is in it, or a run that has claimed it, or a run that has
+            marked its latest checkpoint (`recoverable=True`) and whose process is alive. `"waits"`: it waits for a
+            person. `"decided"`: its question is decided, and no run has used the decision. `"failed"`: a task of its
+            next step raised. `"forked"`, `"rewound"`, `"arrived"`: it is a fork, was rewound, or was copied or
+            imported; it has steps left, and nothing was added since except a decision. `"cut off"`: it has steps left,
             and the process of its last run is known to be dead, or lost its store. `"stopped"`: its last run has ended
-            with steps left, as `stopped` says. `"unfinished"`: it has steps left, and may be running, stopped, or cut
-            off. With `recoverable=True` that is said only of a process of another machine, until one saver has watched
-            its heartbeat for a lease (30 seconds); without it, of each run that has no claim.
-        can_go_on: Whether `graph.invoke(given, config)` may be called without a look at the thread: a decision waits
-            for its run, and no fork or copy has done the same since (`ApprovalRequest.warnings`); or the run was
-            drained, or its input was accepted, or it was cut off, and the one before it was not. And no call of a tool
-            is in doubt.
-        given: What to invoke the graph with, if it can go on, or you have looked: `None`, or a `Command` with what was
-            decided.
+            with steps left, for the reason in `stopped`. `"unfinished"`: it has steps left, and may be running,
+            stopped, or cut off. With `recoverable=True`, this is only returned for a process of another machine, until
+            a saver has watched its heartbeat for a lease (30 seconds); without it, for each run that has no claim.
+        can_go_on: Whether `graph.invoke(given, config)` is safe without a look at the thread. No tool call may have an
+            unknown outcome. Either it has an unused decision, and no fork or copy has acted on the same one since
+            (`ApprovalRequest.warnings`). Or the run was drained, or its input was accepted, or it was cut off and the
+            run before it was not.
+        given: The input to resume the graph with, if it can resume, or after you have looked at it: `None`, or a
+            `Command` with the decisions.
         checkpoint_id: Its latest checkpoint; empty if it has none.
         updated_at: When its latest checkpoint was made, ISO time.
         next: The nodes that run next.
-        requests: What is asked of persons at its latest checkpoint, by requests for approval.
-        questions: How many interrupts are open, with requests or without.
-        errors: What the tasks of the step failed with, but for the `ToolOutcomeUnknown` of a call that is settled.
-        is_settled: Whether the step failed with nothing else: the next run acts on what was said of these calls.
-        doubts: Calls of tools of which nobody knows how they ended: until they are settled, the next run raises
-            `ToolOutcomeUnknown`, or asks. Not those that are made again by themselves (`ToolPolicy(unknown="retry")`).
-        source: Of a fork with steps left, the thread that it was forked from.
-        outlook: Of such a fork: which calls of tools a run makes again, and which it answers from its ledger; text.
-        holder: Which process has the thread, if one runs, or may: host, machine, process, and when that began.
-        since: If it runs: since when, ISO time by the clock of that process. That is when it was claimed, or when its
-            current step began.
-        stopped: Why its last run has ended, if that was heard: `"breakpoint"`, `"cancelled"`, `"drained"` or
-            `"accepted"`; `"failed"`: with an error that no task has stored; `"unreachable"`: with that of a store;
-            `"updated"`: `update_state` has put its latest checkpoint since.
+        requests: The requests for approval of its latest checkpoint.
+        questions: Number of open interrupts, with requests or without.
+        errors: The errors of the step's tasks, except the `ToolOutcomeUnknown` of a settled call.
+        is_settled: Whether the step failed only with calls that are settled now: the next run uses their outcomes.
+        doubts: Tool calls with an unknown outcome. Until they are settled, the next run raises `ToolOutcomeUnknown`, or
+            asks. Calls that are retried automatically (`ToolPolicy(unknown="retry")`) are not included.
+        source: For a fork with steps left, the original thread.
+        outlook: For such a fork, a text: the tool calls that a run repeats, and those whose stored results it uses.
+        holder: The process that runs the thread, or may run it: host, machine, process, and start time of the process.
+        since: If it runs, the time of the claim, or of the start of its current step: ISO time, by the clock of that
+            process.
+        stopped: Why its last run has ended, if recorded: `"breakpoint"`, `"cancelled"`, `"drained"` or `"accepted"`;
+            `"failed"`: an error outside of its tasks; `"unreachable"`: an error of the store; `"updated"`: its latest
+            checkpoint was stored by `update_state`.
     """
 
     thread_id: str
@@ -141,7 +141,7 @@ class ThreadStatus:
     stopped: str = field(default="", repr=False)
 
     def __str__(self) -> str:
-        """Return the state and the next step, in a sentence or two."""
+        """Return the state and the next step, in one or two sentences."""
         said = f"thread {self.thread_id!r} {self._says()}."
         if self.state in ("waits", "decided"):
             said = " ".join((said, *dict.fromkeys(each for request in self.requests for each in request.warnings)))
@@ -150,8 +150,8 @@ class ThreadStatus:
         names = ", ".join(f"{each.tool} {short_key(each.key)}" for each in self.doubts[:_NAMED])
         more = f", and {len(self.doubts) - _NAMED:,} more" if len(self.doubts) > _NAMED else ""
         return (
-            f"{said} {count_of(len(self.doubts), 'call')} of tools in doubt ({names}{more}): settle them first, as "
-            "`keel tools --unknown` says."
+            f"{said} {count_of(len(self.doubts), 'tool call')} with unknown outcome ({names}{more}): settle them "
+            "first, see `keel tools --unknown`."
         )
 
     def _says(self) -> str:
@@ -164,32 +164,32 @@ class ThreadStatus:
         if error.endswith("…") and (opened := _OPENED.match(self.errors[0])):
             error += f"{opened[1]})"  # such as `ValueError('no …')`
         again = resume if answers_of(self.requests) else "graph.invoke(None, config)"
-        twice = f"so did that of the run before it; {_LOOK}. If its steps are safe to run, {again} runs them"
-        rest = "calls of tools are in doubt" if self.doubts else twice
+        twice = f"so was the run before it; {_LOOK}. If its steps are safe to run, {again} runs them"
+        rest = "the outcome of tool calls is unknown" if self.doubts else twice
         if self.can_go_on:
             rest = f"{'graph.invoke(None, config)' if self.given is None else resume} runs the rest"
         lost = "run could not reach the store" if self.stopped else "process died"
         since, host = f" since {self.since}" if self.since else "", self.holder.partition("/")[0]
         unfinished = f"has {left}; it may be running, stopped, or cut off: {_LOOK}"
         if self.holder:
-            unfinished = f"has {left}; whether its process of {host} is alive must be watched: ask again in 30 seconds"
+            unfinished = f"has {left}; whether its process on {host} is alive is not known yet: ask again in 30 seconds"
         if self.is_settled and not self.doubts:
-            unfinished = f"has {left}, and what was in doubt is settled: graph.invoke(None, config) acts on it"
+            unfinished = f"has {left}, and its unknown tool calls are settled: graph.invoke(None, config) continues"
         return {
             "new": "has no checkpoint yet: it takes its first input",
             "idle": "is idle: it takes new input",
-            "runs": f"is run by a process of {host}{since}",
+            "runs": f"is running in a process on {host}{since}",
             "waits": "waits for a person: "
             + (ids or f"{questions} without a request: graph.invoke(Command(resume=...), config)"),
-            "decided": "was decided, and no run has gone on with it: "
-            + (resume if self.can_go_on else f"{_LOOK}. If it is still to be done, {resume} does it"),
+            "decided": "was decided, and no run has used the decision yet: "
+            + (resume if self.can_go_on else f"{_LOOK}. If it should still be done, {resume} does it"),
             "failed": f"failed with {left} ({error}): {_LOOK}; a tool that raised an error may have acted before",
             "forked": f"is a fork of thread {self.source!r} with {left}, and has not run since: {self.outlook}",
-            "rewound": f"was rewound, has {left}, and has not run since: a run does again what these steps did before, "
-            "except for equal calls in its ledger of tools",
-            "arrived": f"came from elsewhere with {left}, and has not run here. Its original may be running them, or "
-            "have done so: look at the original first, in its own store (`keel history`, `keel tools`)"
-            + (f". What was decided there is not acted on here by itself: {resume} does that" if self.given else ""),
+            "rewound": f"was rewound, has {left}, and has not run since: a run repeats these steps, except for tool "
+            "calls whose results are stored",
+            "arrived": f"was copied or imported with {left}, and has not run here. Its original may be running them, "
+            "or may have run them: look at the original first, in its own store (`keel history`, `keel tools`)"
+            + (f". A decision made there is not used here automatically: {resume} uses it" if self.given else ""),
             "cut off": f"was cut off{where}, as its {lost}: {rest}",
             "stopped": _STOPPED.get(self.stopped, "").format(where=where, left=left, rest=rest),
             "unfinished": unfinished,
@@ -199,7 +199,7 @@ class ThreadStatus:
 def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
     """Read the state of a thread. Nothing is written.
 
-    Four trips, four for each request, and mostly one more. Of a thread with steps left and a mark, up to three more.
+    Four trips, four for each request, and usually one more; up to three more if the thread has steps left and a mark.
     """
     while True:
         found = yield from session.store.read_entry(Address(thread_id))
@@ -209,7 +209,7 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
 
 
 def check_takes_input(session: Session, thread_id: str) -> Plan[None]:
-    """Raise `ThreadTaken` if a run is in a thread, and `ThreadUnfinished` if it has steps left. Four trips or more."""
+    """Raise `ThreadTaken` if a thread runs, `ThreadUnfinished` if it has steps left."""
     status = yield from read_status(session, thread_id)
     if status.state == "runs":
         raise ThreadTaken(thread_id, status.holder, status.since)
@@ -220,9 +220,10 @@ def check_takes_input(session: Session, thread_id: str) -> Plan[None]:
 def _judge(
     session: Session, thread_id: str, found: Found | None, may_ask: bool, processes: Processes
 ) -> Plan[ThreadStatus | None]:
-    """Return the state of a thread with this latest checkpoint; `None` if that was overtaken where it matters.
+    """Return the state of a thread with this latest checkpoint.
 
-    `may_ask` is whether it may have requests that are open.
+    Returns `None` if another checkpoint was stored concurrently and changes the verdict. `may_ask` is whether the
+    thread may have open requests.
     """
     moment = moment_of_head(session, found) if found else None
     claim, is_over = yield from judge_claim(session, thread_id)
@@ -233,25 +234,25 @@ def _judge(
             requests += ((yield from with_warnings(session, each)),)
     answers = answers_of(requests)
     questions = (yield from _count_questions(session, found, moment)) if moment and found else 0
-    calls: list[KeptCall] = []  # those in doubt, or that were until a person settled them
-    kept = set[str]()  # the tools of the next step whose results are in the ledger
+    calls: list[KeptCall] = []  # calls in doubt, and those that a person has settled
+    kept = set[str]()  # tools of the next step whose results are in the ledger
     pages = CallPages(session, thread_id)
     while (page := (yield from pages.next())) is not None:
         calls += [call for call in page if call.state == UNKNOWN or call.decided]
         kept |= {call.tool for call in page if moment and (call.state, call.checkpoint_id) == (DONE, moment.id)}
     doubts = tuple(call for call in calls if is_doubt(call))
-    # The error of a call in doubt counts until that is settled.
+    # The error of a call in doubt counts until the call is settled.
     settled = [f"`keel settle {short_key(call.key)} " for call in calls if call.state != UNKNOWN]
     errors = tuple(
         error
         for error in (moment.errors if moment else ())
         if not (error.startswith(ToolOutcomeUnknown.__name__) and any(each in error for each in settled))
     )
-    # One that only asks has claimed the thread before its question; any other one is at the step, or was.
+    # A run that only asks has claimed the thread before its question; any other run is at the step, or was.
     run = claim.record if claim is not None and claim.record.until and _goes_on(claim.record, requests) else None
     if run and is_over and run.holder == this_holder():
-        run = None  # its run has ended, and its release is on its way
-    # A run of this process that has asked is in the thread, too; if it is at no later checkpoint, the thread waits.
+        run = None  # its run has ended, and is about to release its claim
+    # A run of this process that has asked is also in the thread; unless it is at a later checkpoint, the thread waits.
     head, is_asked = moment.address.checkpoint_id if moment else None, questions and not answers
     is_here = any(not is_asked or each.began_at == head for each in find_acting(session.store, thread_id))
     about = unpack_header(found.entry.header, session.codec, found.entry.address).about if found else {}
@@ -267,7 +268,7 @@ def _judge(
     elif errors:
         state = "failed"
     elif run and is_dead(run.holder) and (answers or (CLAIMED in about and mark_in(about) is None)):
-        state = "cut off"  # of a head that was put without a claim, a run may be active beside an older claim
+        state = "cut off"  # if the head was stored without a claim, its run may be active despite an older claim
     elif (yield from has_arrived(session, thread_id, head, settled_in(requests))):
         state = "arrived"
     elif answers and not run:
@@ -316,43 +317,49 @@ def _judge(
 
 
 def _has_moved(session: Session, moment: Moment | None) -> Plan[bool]:
-    """Return whether a thread has another latest checkpoint by now. One trip."""
-    # Its process may have put one, stopped at it and ended while this one was judged.
+    """Return whether a thread has a newer latest checkpoint. One trip."""
+    # Its process may have stored one, stopped there and ended during the judgement.
     assert moment is not None, "a thread with a verdict has a checkpoint"
     now = yield from session.store.read_entry(Address(moment.address.thread_id))
     return now is None or now.entry.address != moment.address
 
 
 def _look_ahead(session: Session, thread_id: str, source: str, kept: Set[str]) -> Plan[str]:
-    """Describe which tools a run of a fork calls again. Two trips, and two or more for each thread of its family."""
+    """Describe the tools that a run of a fork calls again.
+
+    Two trips, and two or more for each thread of its family.
+    """
     later: dict[str, set[str]] = {}
     kin = yield from find_kin(session, thread_id)
     for name in sorted(kin, key=lambda name: name != source):
         for call in (yield from find_later(session, name, thread_id)):
             later.setdefault(name, set()).add(call.tool)
-    answered = f", answers calls of tools from its ledger ({', '.join(sorted(kept))})" if kept else ""
+    answered = f", uses the stored results of tool calls ({', '.join(sorted(kept))})" if kept else ""
     called = [
-        f"{name!r} has called after this point: {', '.join(sorted(tools))} (`keel tools {shlex.quote(name)}`)"
+        f"{name!r} called after this point: {', '.join(sorted(tools))} (`keel tools {shlex.quote(name)}`)"
         for name, tools in later.items()
     ]
-    again = f", and calls again what {'; what '.join(called)}" if later else ""
+    again = f", and calls again the tools that {'; those that '.join(called)}" if later else ""
     if source not in kin:
-        again += f"; {source!r} was deleted, so nothing says which tools it called after this point"
+        again += f"; {source!r} was deleted, so its tool calls after this point are unknown"
     elif not later:
-        again = f"; no call of a tool is known that {source!r} made after this point"
-    return f"a run does these steps again{answered}{again}"
+        again = f"; no tool calls of {source!r} after this point are known"
+    return f"a run repeats these steps{answered}{again}"
 
 
 def _moved(moment: Moment) -> State:
-    """Return whether a fork or a rewind made a checkpoint, which also has the marks of those before it."""
-    source = moment.metadata.get(FORKED_FROM)
+    """Return whether a fork or a rewind made a checkpoint."""
+    source = moment.metadata.get(FORKED_FROM)  # later checkpoints inherit this mark
     if isinstance(source, Mapping) and source.get("checkpoint_id") == moment.address.checkpoint_id:
         return "forked"
     return "unfinished" if moment.metadata.keys().isdisjoint((REWOUND_TO, BRANCHED_FROM)) else "rewound"
 
 
 def _count_questions(session: Session, head: Found, moment: Moment) -> Plan[int]:
-    """Return the number of open questions. Two trips if a subgraph may have taken the answer to one, else none."""
+    """Return the number of open questions.
+
+    Two trips if a subgraph may have received the answer to one, else none.
+    """
     if not moment.interrupts:
         return 0
     try:
@@ -364,13 +371,13 @@ def _count_questions(session: Session, head: Found, moment: Moment) -> Plan[int]
 
 
 def _goes_on(claim: ClaimRecord, requests: Sequence[ApprovalRequest]) -> bool:
-    """Return whether a run that has the thread goes on from its questions: one that only asks claims it before."""
+    """Return whether a run has claimed the thread after its questions were asked."""
     since = datetime.fromisoformat(claim.since)
     return all(since > datetime.fromisoformat(each.asked_at) for each in requests)
 
 
 class UnfinishedThreads:
-    """Reads the states of the threads that are not idle, as the index of threads names them."""
+    """Reads the states of threads that are not idle, found in the index of threads."""
 
     def __init__(self, session: Session, wanted: ThreadFilter = _ALL, order: Order = "newest") -> None:
         self._session, self._order = session, order
@@ -380,13 +387,14 @@ class UnfinishedThreads:
             for status in statuses
         ]
         self._seen: set[str] = set()
-        self._asking: Collection[str] | None = None  # the threads with requests that are not over
+        self._asking: Collection[str] | None = None  # the threads with requests that are not closed
         self._processes: Processes = {}
 
     def next(self) -> Plan[Sequence[ThreadStatus] | None]:
-        """Return the next one, as a page; `None` at the end. One that cannot be read is logged, and passed over.
+        """Return the next thread, as a page; `None` at the end.
 
-        Three trips for each page of threads, and three or more for each of them.
+        Unreadable threads are logged and skipped. Three trips for each page of threads, and three or more for each
+        thread.
         """
         if self._asking is None:
             self._asking = {held.request.thread_id for held in (yield from Approvals(self._session).all(CURRENT))}
@@ -404,9 +412,9 @@ class UnfinishedThreads:
             try:
                 status = yield from self._read(info.thread_id, found)
             except CorruptStore as error:
-                _log.warning("an unfinished thread is passed over: %s", error)
+                _log.warning("skipping an unfinished thread: %s", error)
                 continue
-            if status.state not in ("new", "idle"):  # else it was deleted, or came to its end, since it was listed
+            if status.state not in ("new", "idle"):  # else it was deleted or has finished since it was listed
                 return (status,)
 
     def _read(self, thread_id: str, found: Found | None) -> Plan[ThreadStatus]:
@@ -418,7 +426,7 @@ class UnfinishedThreads:
 
 
 class _Listed:
-    """The threads of one status in their order, with their latest checkpoints, read page by page."""
+    """The threads of one status with their latest checkpoints, read page by page."""
 
     def __init__(self, session: Session, pages: ThreadPages) -> None:
         self._session, self._pages = session, pages
@@ -426,7 +434,7 @@ class _Listed:
         self.rows: list[tuple[ThreadInfo, Found | None]] = []
 
     def fill(self) -> Plan[None]:
-        """Read the next page, if nothing is left of the last one. Three trips, or none."""
+        """Read the next page if the last one is used up. Three trips, or none."""
         while not (self.rows or self._is_whole):
             page = yield from self._pages.next()
             self._is_whole = page is None
@@ -435,5 +443,5 @@ class _Listed:
             self.rows = [(info, found.get(info.thread_id)) for info in page or ()]
 
     def take(self) -> tuple[ThreadInfo, Found | None]:
-        """Return the first thread, and take it out."""
+        """Remove and return the first thread."""
         return self.rows.pop(0)

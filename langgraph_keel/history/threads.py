@@ -1,6 +1,7 @@
-"""Lists of threads, with filters, counts and usage, from their latest checkpoints and the pending writes of those.
+"""Lists of threads with filters, counts and usage.
 
-Stores narrow a list by the marks of a put (`engine.entries.marks_of`); filters are applied here again.
+They are made from the latest checkpoints and their pending writes. Stores narrow a list by the marks that are stored
+with each checkpoint (`engine.entries.marks_of`); the filters are applied here again.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from langgraph_keel.history.reading import Doing, read_doing
 _log = logging.getLogger(__name__)
 
 _DAYS, _WIDTH, _OWNERS, _NAME = 14, 40, 10, 40
-"""Of counts as text: days, the width of the longest bar, owners, and characters of a name."""
+"""For counts as text: maximum days, bar width, owners, and characters of a name."""
 Order: TypeAlias = Literal["newest", "oldest"]
 _MOST = 500
-"""Threads in a page, at most: the first one has `PAGE`."""
+"""Maximum threads in a page; the first page has `PAGE`."""
 _ZONES = timedelta(days=1)
-"""More than the difference of two time zones: stores compare times as text where a page begins."""
+"""Margin for time zones: stores compare times as text at the start of a page."""
 
 
 @record
 class ThreadFilter:
-    """The threads that a list names: those that meet all of these conditions (`KeelSaver.threads`)."""
+    """The filters of `KeelSaver.threads`, combined with AND."""
 
     model: str | None = None
     match: str | None = None
@@ -62,7 +63,7 @@ class ThreadFilter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all threads are asked for."""
+        """Whether the filter matches all threads."""
         return self == ThreadFilter()
 
     @property
@@ -75,16 +76,16 @@ class ThreadFilter:
         """Return the marks by which a store can narrow the list."""
         asked = {"owner": self.owner, "model": self.model, "status": self.status, "error": self.error}
         terms = [f"{name}:{value}" for name, value in asked.items() if value is not None]
-        # Before a node runs, a checkpoint was put with the status `incomplete`, whatever tasks have written since.
+        # A node runs after a checkpoint with the status `incomplete`, even if writes of tasks have changed it since.
         return marks_of([*terms, *(["status:incomplete"] if self.node is not None else [])])
 
     def first_place(self, order: Order) -> tuple[str, str] | None:
-        """Return the place at which a list begins that leaves out threads which are too new, or too old."""
+        """Return the place where a list starts that skips threads outside the times."""
         at, zones = (self.until, _ZONES) if order == "newest" else (self.since, -_ZONES)
         return None if at is None else ((at.astimezone(UTC) + zones).isoformat(), "")
 
     def fits(self, info: ThreadInfo, metadata: Mapping[str, Any]) -> bool:
-        """Return whether a thread is to be named, by what its latest checkpoint says."""
+        """Return whether a thread's latest checkpoint matches."""
         at, (since, until) = instant(info.updated_at), self.times
         return (
             (self.model is None or self.model in info.models)
@@ -96,7 +97,7 @@ class ThreadFilter:
         )
 
     def fits_doing(self, info: ThreadInfo) -> bool:
-        """Return whether a thread is to be named, by what it is doing."""
+        """Return whether a thread's status, next nodes and error match."""
         return (
             self.status in (None, info.status)
             and (self.node is None or self.node in info.next)
@@ -104,7 +105,7 @@ class ThreadFilter:
         )
 
     def ends_at(self, info: ThreadInfo, order: Order) -> bool:
-        """Return whether a thread, and so all that come after it, is too old, or too new."""
+        """Return whether this thread and all later ones of the list are out of range."""
         at, end = instant(info.updated_at), self.times[order == "oldest"]
         return at is not None and end is not None and (at < end if order == "newest" else at > end)
 
@@ -122,7 +123,7 @@ def filter_of(
     error: str | type[BaseException] | None = None,
     where: Mapping[str, Any] | None = None,
 ) -> ThreadFilter:
-    """Check the conditions of `KeelSaver.threads`, and return them."""
+    """Check the filters of `KeelSaver.threads`, and return them."""
     for name, value in (("model", model), ("match", match), ("owner", owner), ("label", label), ("node", node)):
         if value is not None and not isinstance(value, str):
             raise InvalidInput(f"{name} must be a text, not {value!r:.100}")
@@ -141,7 +142,7 @@ def filter_of(
 
 
 class ThreadPages:
-    """Reads the threads of a store in pages, by their last activity; `after` is a cursor of the same list."""
+    """Reads threads in pages, by last activity; `after` is a cursor of the same list."""
 
     def __init__(
         self,
@@ -153,31 +154,31 @@ class ThreadPages:
     ) -> None:
         if not (isinstance(order, str) and order in get_args(Order)):
             raise InvalidInput(
-                f"order must be 'newest' or 'oldest', by last activity, not {order!r:.100}: nothing else is in the "
-                "index of threads, and all would have to be read; sort what `saver.threads()` yields"
+                f"order must be 'newest' or 'oldest', by last activity, not {order!r:.100}: the index of threads has "
+                "no other order; sort the result of `saver.threads()`"
             )
         self._session = session
         self._wanted = wanted
         self._marks = wanted.marks()
         self._order = order
-        # A cursor is of one list. Times may move, as with `--since 24h`.
+        # A cursor belongs to one list. Its times may change, as with `--since 24h`.
         asked = replace(wanted, where=dict(sorted((wanted.where or {}).items())), since=None, until=None)
         text = repr(asked) + ("" if order == "newest" else order)
         self._asked = blake2b(text.encode(errors="surrogatepass"), digest_size=6).hexdigest()
         self._after = wanted.first_place(order) if after is None else _place_in(after, self._asked)
         self._left, self._size = checked_limit(limit), PAGE
         self._waiting: set[str] | None = None
-        self.heads: dict[str, Entry] = {}  # the latest checkpoints of the last page, by their threads
+        self.heads: dict[str, Entry] = {}  # the latest checkpoints of the last page, by thread
 
     def next(self) -> Plan[Sequence[ThreadInfo] | None]:
-        """Return the next threads; `None` at the end. Two trips, and those of `waiting` and `label`."""
+        """Return the next threads; `None` at the end. Two trips, or more for filters."""
         if self._left == 0:
             return None
         wanted = self._wanted
         if wanted.waiting and self._waiting is None:
             self._waiting = yield from find_waiting_threads(self._session)
         size = self._size if self._left is None or not wanted.is_empty else min(self._size, self._left)
-        # To find the next page, PostgreSQL and files look at every thread: a long list has fewer, larger ones.
+        # To find the next page, PostgreSQL and files read every thread: long lists have fewer, larger pages.
         self._size = min(2 * self._size, _MOST)
         page: Sequence[Listed] = yield from self._session.store.read_threads(
             Page(self._after, size, self._marks, oldest_first=self._order == "oldest", tolerant=True)
@@ -217,8 +218,8 @@ class ThreadPages:
 
 
 def read_names_of(session: Session, wanted: ThreadFilter) -> Plan[list[str]]:
-    """Name the threads that are wanted; if that is all, with those that show no checkpoint. A trip for each page."""
-    if wanted.is_empty:
+    """Return the ids of matching threads. A trip for each page."""
+    if wanted.is_empty:  # includes threads without a visible checkpoint
         return (yield from read_names(session.store))
     names: list[str] = []
     pages = ThreadPages(session, None, wanted)
@@ -228,12 +229,15 @@ def read_names_of(session: Session, wanted: ThreadFilter) -> Plan[list[str]]:
 
 
 def read_all_doing(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[Address, Doing]]:
-    """Read what threads are doing at their heads. One trip; if one is damaged, one for each, and that is logged."""
+    """Read the activity of threads at their heads; a damaged one is logged.
+
+    One trip; if one is damaged, one for each.
+    """
     try:
         return (yield from read_doing(session, heads)) if heads else {}
     except CorruptStore as error:
         if len(heads) == 1:
-            _log.warning("a thread is listed without what it is doing: %s", error)
+            _log.warning("a thread is listed without its status: %s", error)
             return {}
     found: dict[Address, Doing] = {}
     for head in heads:
@@ -251,20 +255,20 @@ def _place_in(cursor: str, asked: str) -> tuple[str, str]:
             f"after must be the cursor of a thread of this list (`info.cursor`): {cursor!r:.100}"
         ) from None
     if was_asked != asked:
-        raise InvalidInput("after is the cursor of a list that was asked for something else: ask for the same")
+        raise InvalidInput("after is the cursor of a list with other filters: use the same filters")
     return parts[0], parts[1]
 
 
 @publish
 class Usage(NamedTuple):
-    """What some threads have taken.
+    """The usage of some threads.
 
     Attributes:
-        threads: How many there are.
-        checkpoints: How many checkpoints they hold.
-        tokens: What models took and gave that led to their latest checkpoints, as far as they report it.
-        cost: What those calls cost, as far as they report it; `None` if none did.
-        bytes: What headers, writes and rows take, as they are stored; `None` if it was not measured.
+        threads: Number of threads.
+        checkpoints: Number of their checkpoints.
+        tokens: Input and output tokens of the calls that led to their latest checkpoints, as far as reported.
+        cost: Cost of those calls, as far as reported; `None` if no call reported it.
+        bytes: Stored bytes of headers, writes and rows; `None` if not measured.
     """
 
     threads: int = 0
@@ -274,7 +278,7 @@ class Usage(NamedTuple):
     bytes: int | None = None
 
     def add(self, info: ThreadInfo, nbytes: int | None = None) -> Usage:
-        """Return what it is with one thread more, which takes so many bytes."""
+        """Return the usage with one more thread, of `nbytes` bytes."""
         (given, written), (more_given, more_written) = self.tokens, info.tokens
         cost = self.cost if info.cost is None else (self.cost or 0.0) + info.cost
         tokens = given + more_given, written + more_written
@@ -288,13 +292,13 @@ class Usage(NamedTuple):
 
 @publish
 class ThreadCounts(NamedTuple):
-    """How many threads there are, of what kind, and what they have taken.
+    """Numbers and usage of threads.
 
     Attributes:
-        all: All of them.
-        statuses: Those of each status; `""` is where it cannot be read.
-        owners: What those of each owner have taken; `""` is where none is named.
-        days: How many had their last activity on each day (UTC, ISO date), in order.
+        all: The usage of all threads.
+        statuses: Number of threads by status; `""` is for threads whose status cannot be read.
+        owners: Usage by owner; `""` is for threads without an owner.
+        days: Number of threads by the day of their last activity (UTC, ISO date), in order.
     """
 
     all: Usage
@@ -303,7 +307,7 @@ class ThreadCounts(NamedTuple):
     days: Mapping[str, int]
 
     def __str__(self) -> str:
-        """Return it in lines: the statuses, a histogram of the last days, and the owners who took most."""
+        """Return statuses, a histogram of the last days, and the largest owners as text."""
         parts = [f"{self.statuses[status]:,} {status}" for status in get_args(Status) if status in self.statuses]
         lines = [": ".join([count_of(self.all.threads, "thread"), *([" · ".join(parts)] if parts else [])])]
         if not self.all.threads:
@@ -329,7 +333,7 @@ class ThreadCounts(NamedTuple):
 
 @publish
 def count_threads(threads: Iterable[ThreadInfo]) -> ThreadCounts:
-    """Count threads, by status, owner and day: `count_threads(saver.threads(since=...))`. No trip of its own."""
+    """Count threads by status, owner and day: `count_threads(saver.threads())`."""
     everything, statuses, days = Usage(), Counter[str](), Counter[str]()
     owners: defaultdict[str, Usage] = defaultdict(Usage)
     for info in threads:
@@ -347,7 +351,7 @@ def day_of(info: ThreadInfo) -> str:
 
 
 def usage_text(usage: Usage) -> str:
-    """Return what threads have taken, in a few words."""
+    """Return usage in a few words."""
     given, written = usage.tokens
     cost = [] if usage.cost is None else [f"cost {format_money(usage.cost)}"]
     tokens = [f"{given:,} + {written:,} tokens"] if given or written else []

@@ -1,4 +1,4 @@
-"""A thread as a list of moments, which is read as far as it is used."""
+"""A thread as a lazily read list of moments."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ from langgraph_keel.history.travel import fork_at, rewind_to, thread_config
 SHOWN = 20  # moments by default
 
 Reference: TypeAlias = Moment | int | str | Mapping[str, Any]
-"""A moment: itself, its position, its id or the unique beginning or end of it, its label, or its config."""
+"""A moment, or its position, id (or a unique beginning or end), label or config."""
 
 
 @publish
 class Timeline(Component):
-    """A thread's moments, oldest first. `tl[0]` is the first one, `tl[-1]` the one that was put last.
+    """The moments of a thread, from the oldest, `tl[0]`, to the newest, `tl[-1]`.
 
-    It shows the thread as it was when it was first read; `refresh()` reads it again. Headers are read in pages, newest
-    first, so `tl[-20:]` of a long thread reads little; `len(tl)`, `tl[14]` and a search read all headers.
+    It is a snapshot of the thread at its first read; `refresh()` reads the thread again. Headers are read in pages,
+    newest first, so `tl[-20:]` of a long thread reads little; `len(tl)`, `tl[14]` and a search read all headers.
 
-    Every method that takes a moment takes the moment itself, its position, its checkpoint id (or a unique end of the
-    id), its label, or its config.
+    Methods accept a moment itself, its position, its checkpoint id (or a unique beginning or end of it), its label, or
+    its config.
     """
 
     def __init__(self, saver: EngineSaver, thread_id: str, pages: Callable[[], Pages]) -> None:
         super().__init__(saver)
         self.thread_id = thread_id
-        self._new = pages  # makes an empty one, for the entries of the thread that are read
+        self._new = pages  # makes empty pages for the thread's entries
         self.pages = pages()
 
     def refresh(self) -> Self:
-        """Forget what was read, and return itself: the thread may have gone on."""
+        """Discard the snapshot, and return the timeline."""
         self.pages = self._new()
         return self
 
@@ -70,7 +70,7 @@ class Timeline(Component):
         return len(self.pages.entries)
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return whether the thread has moments."""
         self.engine.run(self.pages.upto(1))
         return bool(self.pages.entries)
 
@@ -84,7 +84,7 @@ class Timeline(Component):
     @overload
     def __getitem__(self, which: Reference) -> Moment: ...
     def __getitem__(self, which: slice | Reference) -> Moment | Moments:
-        """Return a moment by anything that names it, or a slice of moments."""
+        """Return a moment by any reference, or a slice of moments."""
         return self.engine.run(self._slice(which)) if isinstance(which, slice) else self.moment(which)
 
     def _slice(self, which: slice) -> Plan[Moments]:
@@ -101,7 +101,7 @@ class Timeline(Component):
         return Moments(moments, low, self) if which.step in (None, 1) else self._select(moments)
 
     def _latest(self, count: int = SHOWN) -> Plan[Moments]:
-        """Return the moments that were put last."""
+        """Return the newest moments."""
         moments = yield from self._between(0, count)
         older = len(self.pages.entries) - len(moments) if self.pages.is_whole else None
         return Moments(moments, older, self)
@@ -116,12 +116,12 @@ class Timeline(Component):
     # -- finding moments ---------------------------------------------------------------------------------------
 
     def _moment(self, which: Reference) -> Plan[Moment]:
-        """Return the moment that an id, a label, a position or a config names.
+        """Return a moment by its id, label, position or config.
 
         Raises:
-            MomentNotFound: There is no such position; it is an `IndexError`, too.
-            NotFound: There is no such moment.
-            InvalidInput: It belongs to another thread, or several ids begin or end so.
+            MomentNotFound: If the position does not exist; also an `IndexError`.
+            NotFound: If the moment does not exist.
+            InvalidInput: If it belongs to another thread, or several ids match.
         """
         place = yield from self._place(which)
         found = yield from self._between(place, place + 1)
@@ -157,7 +157,7 @@ class Timeline(Component):
             raise NotFound(f"thread {self.thread_id!r} has no moment {which!r}: {why}")
         address = which.address if isinstance(which, Moment) else address_of(which)
         if address.thread_id != self.thread_id:
-            raise InvalidInput(f"{address.thread_id!r} is another thread than {self.thread_id!r}, which this shows")
+            raise InvalidInput(f"this timeline shows thread {self.thread_id!r}, not {address.thread_id!r}")
         return (yield from self._place_of(address))
 
     def _place_of(self, address: Address) -> Plan[int]:
@@ -189,28 +189,28 @@ class Timeline(Component):
         before: datetime | Reference | None = None,
         where: Callable[[Moment], object] | None = None,
     ) -> Plan[Moments]:
-        """Return the moments that meet all of these conditions, oldest first. The whole thread is searched.
+        """Return the moments that match all filters, oldest first. Reads the whole thread.
 
         Args:
-            node: A node whose work they store.
+            node: A node whose output they store.
             tool: A tool whose result they store.
-            model: A model that was called on the way to them.
+            model: A model that their step called.
             label: One of their labels.
             source: Their `source`: `"input"`, `"loop"`, `"update"` or `"fork"`.
             step: Their step.
-            namespace: Their namespace; `""` is the root graph's.
+            namespace: Their namespace; `""` for the root graph.
             channel: A channel that changed.
-            text: A text in what was added, or in their summary, questions, errors or labels; case does not matter.
-            asked: Whether a question was asked there, answered or not.
-            waits: Whether a question waits for its answer there.
-            after: They came later than this: a time (also as ISO text), or a moment.
-            before: They came earlier than this.
-            where: Any other condition; it is called with each moment.
+            text: A text in their added values, summary, questions, errors or labels; case-insensitive.
+            asked: Whether they have a question, answered or not.
+            waits: Whether they have an open question.
+            after: Only later moments than this: a time (also as ISO text), or a moment.
+            before: Only earlier moments than this.
+            where: A function that is called with each moment, and returns whether it matches.
 
         Raises:
-            InvalidInput: `after` or `before` names neither a time nor a moment.
+            InvalidInput: If `after` or `before` is neither a time nor a moment.
         """
-        count = yield from self._count()  # positions count from the first, once that is known
+        count = yield from self._count()  # then positions count from the first moment
         start, stop = (yield from self._when(after)), (yield from self._when(before))
 
         def fits(moment: Moment) -> bool:
@@ -238,7 +238,7 @@ class Timeline(Component):
     find, afind = faces(_find)
 
     def _select(self, moments: Sequence[Moment]) -> Moments:
-        """Return some moments as a list. Drawn, each continues the nearest one before it in the list."""
+        """Return some moments as a list, each drawn after its nearest listed ancestor."""
         shown = {moment.address for moment in moments}
         drawn = [replace(moment, parent=self.pages.nearest(moment.address, shown)) for moment in moments]
         return Moments(moments, 0, self, drawn)
@@ -258,16 +258,17 @@ class Timeline(Component):
                 f"{when!r} is neither a time (a datetime, or text in ISO format) nor a moment"
             ) from error
 
-    # -- going through it --------------------------------------------------------------------------------------
+    # -- values, branches and labels ---------------------------------------------------------------------------
 
     def _values(self, at: Reference) -> Plan[dict[str, Any]]:
-        """Return the state at a moment, all of it decoded.
+        """Return the whole state at a moment, decoded.
 
-        Of delta channels, it has the messages: other values need the graph's reducer.
+        Of delta channels, it contains only messages: other values need the graph's reducer.
 
         Raises:
-            NotFound: There is no such moment.
-            RefusedType: A value is of a type that may not be revived here (`saver.raw.timeline(...)` shows the others).
+            NotFound: If the moment does not exist.
+            RefusedType: If a value's type may not be revived here. `saver.raw.timeline(...)` returns placeholders
+                instead.
         """
         moment = yield from self._moment(at)
         found = yield from get_tuple(self.engine.session, moment.config)
@@ -279,10 +280,12 @@ class Timeline(Component):
 
     @property
     def head(self) -> Moment:
-        """The latest moment of the root graph, from which a run goes on. What was put last may be on a branch instead.
+        """The latest moment of the root graph, from which a run continues.
+
+        The newest moment may be on a branch instead.
 
         Raises:
-            NotFound: The thread has none.
+            NotFound: If the thread has no moments.
         """
         return self.engine.run(self._head())
 
@@ -294,14 +297,16 @@ class Timeline(Component):
         return self._moment(thread_config(self.thread_id))
 
     def _diff(self, before: Reference, after: Reference | None = None) -> Plan[StateDiff]:
-        """Return what changed between two moments; a moment of another thread may be passed itself, or by its config.
+        """Return the changes between two moments.
+
+        A moment of another thread may be passed itself, or by its config.
 
         Args:
-            before: The older moment, or the one that is to count as the older one.
-            after: The other one; the latest (`head`) if left out.
+            before: The older moment, or the one to treat as older.
+            after: The other one; by default the latest (`head`).
 
         Raises:
-            NotFound: One of them is not there.
+            NotFound: If one of them does not exist.
         """
         first = yield from self._anywhere(before)
         second = yield from (self._anywhere(after) if after is not None else self._anywhere((yield from self._head())))
@@ -315,10 +320,12 @@ class Timeline(Component):
         return (which if isinstance(which, Moment) else (yield from self._moment(which))).address
 
     def _compare(self, left: Reference, right: Reference) -> Plan[Comparison]:
-        """Return two branches side by side, from where they part. Each ends with a given moment; one may be of a fork.
+        """Return two branches side by side, from their last common moment.
+
+        Each branch ends with a given moment, which may belong to a fork.
 
         Raises:
-            NotFound: One of them is not there.
+            NotFound: If one of them does not exist.
         """
         one, other = (
             each.owner if isinstance(each, Moment) and isinstance(each.owner, Timeline) else self
@@ -333,7 +340,7 @@ class Timeline(Component):
     compare, acompare = faces(_compare)
 
     def _call(self, plan: Plan[Any]) -> Call:
-        """Return an errand that carries a plan out in the store of this timeline: a moment may be of another one."""
+        """Return an errand that runs a plan in the store of this timeline."""
         return Call(partial(self.engine.run, plan), partial(self.engine.arun, plan))
 
     def _way(self, which: Reference) -> Plan[Sequence[Address]]:
@@ -366,42 +373,41 @@ class Timeline(Component):
         as_node: str | None = None,
         by: str | None = None,
     ) -> Plan[RunnableConfig]:
-        """Begin another branch at a moment, in a new thread or in this one; see `KeelSaver.fork`.
+        """Fork at a moment, into a new thread or a branch; see `KeelSaver.fork`.
 
         Args:
             at: The moment.
             thread_id: The new thread; without it, a branch in this one.
-            graph: The graph, compiled with this saver: needed for `values`.
+            graph: The graph, compiled with this saver; required for `values` and `as_node`.
             values: Values to write first, by the graph's `update_state`.
             as_node: The node that counts as the writer of these values.
-            by: Who does it, for the audit trail.
+            by: The person, for the audit trail.
 
         Returns:
-            The config to go on from: `graph.invoke(None, config)`. It is the thread's, for all later runs; but for a
-            branch without `values` it is that of the branch's first checkpoint: one run with it makes the branch the
-            latest, and later runs take the thread's config.
+            The config to continue from: `graph.invoke(None, config)`. It is the thread's config, for all later runs.
+            For a branch without `values`, it is the config of the branch's first checkpoint: run once with it to make
+            the branch the latest, then use the thread's config.
 
         Raises:
-            InvalidInput: `values` or `as_node` without a graph, or with one of another saver. Nothing was made.
-            Exception: What the graph's `update_state` raises. A new thread is deleted again.
+            InvalidInput: If `values` or `as_node` is given without a graph, or with a graph of another saver. Nothing
+                is stored then.
+            Exception: If the graph's `update_state` raises it. A new thread is deleted again.
         """
         moment, session = (yield from self._moment(at)), self.engine.session
         writes = values is not None or as_node is not None
         if writes:
             if graph is None:
-                raise InvalidInput("values= and as_node= are written by the graph's update_state: pass graph=, too")
+                raise InvalidInput("values= and as_node= need the graph's update_state: pass graph=, too")
             engine = engine_of(getattr(graph, "checkpointer", None))
             if engine is None or not engine.is_same_store(self.engine):
-                raise InvalidInput(
-                    "values= are written by the graph: it must be compiled with the saver of this timeline"
-                )
+                raise InvalidInput("graph= writes values=, so it must be compiled with the saver of this timeline")
         config = yield from fork_at(session, moment.address, thread_id, by)
         if writes:
             update = partial(graph.update_state, config, values, as_node=as_node)
             try:
                 yield Call(update, partial(graph.aupdate_state, config, values, as_node=as_node))
             except BaseException:
-                if thread_id is not None:  # which is new: it held nothing a moment ago
+                if thread_id is not None:  # it is new, and was empty before
                     yield from delete_thread(session, thread_id_of(thread_id))
                 raise
             config = thread_config(config["configurable"]["thread_id"])
@@ -411,7 +417,7 @@ class Timeline(Component):
     fork, afork = faces(_fork)
 
     def _label(self, at: Reference, name: str) -> Plan[None]:
-        """Give a moment a name; see `saver.labels.set`."""
+        """Name a moment; see `saver.labels.set`."""
         moment = yield from self._moment(at)
         yield from give_label(self.engine.session, moment.address, name)
         self.refresh()
@@ -419,7 +425,7 @@ class Timeline(Component):
     label, alabel = faces(_label)
 
     def _unlabel(self, name: str) -> Plan[None]:
-        """Take a name back."""
+        """Remove a name."""
         yield from remove_label(self.engine.session, self.thread_id, name)
         self.refresh()
 
@@ -428,10 +434,10 @@ class Timeline(Component):
     # -- showing it --------------------------------------------------------------------------------------------
 
     def _plot(self, moments: Sequence[Moment] | None = None) -> Plan[Any]:
-        """Return a picture: size of the state, tokens and cost, step by step.
+        """Return a plot of state size, tokens and cost, step by step.
 
         Args:
-            moments: The moments that it shows; without them, the whole thread is read.
+            moments: The moments to show; by default all, and the whole thread is read.
         """
         from langgraph_keel.history.render.plots import plot_moments
 
@@ -463,7 +469,7 @@ class Timeline(Component):
 
 
 def _text_of(moment: Moment) -> str:
-    """Return the text of a moment in which a search for text looks."""
+    """Return the searchable text of a moment."""
     new = (item for change in moment.changes for item in change.new)
     added = (message_text(item) if isinstance(item, BaseMessage) else str(item) for item in new)
     questions = (str(asked.value) for asked in moment.asked)
@@ -471,7 +477,7 @@ def _text_of(moment: Moment) -> str:
 
 
 def _compare(moment: Moment, when: datetime | Moment | None, unbound: int) -> int:
-    """Return 1 if a moment is later than `when`, -1 if it is earlier, 0 if that is unknown, `unbound` for `None`."""
+    """Return 1 if a moment is later than `when`, -1 if earlier; `unbound` for `None`."""
     if when is None:
         return unbound
     if isinstance(when, Moment):

@@ -35,13 +35,16 @@ from langgraph_keel.errors import InvalidInput, NotFound, ThreadExists
 from langgraph_keel.history.labels import find_entry
 
 CARRIED = ("known", "first", STATE, TREE)
-"""The keys of a header's `about` that describe the thread and its files, not the step that led there."""
+"""The keys of `about` in a header that describe the thread and its files."""
 
 
 def rewind_to(session: Session, address: Address, by: str | None) -> Plan[RunnableConfig]:
-    """Make a root checkpoint the latest of its thread again. Three trips, and one for each memory that goes back."""
+    """Make a root checkpoint the latest of its thread again.
+
+    Three trips, and one for each subgraph memory that is rewound.
+    """
     _check_root(address)
-    # The headers of the whole thread: nothing else names its namespaces.
+    # The headers of the whole thread, as only they list its namespaces.
     graph = yield from session.store.read_graph(address.thread_id)
     for node in graph.nodes:
         is_it = node.address == address if address.checkpoint_id else node.is_head and not node.address.checkpoint_ns
@@ -53,7 +56,7 @@ def rewind_to(session: Session, address: Address, by: str | None) -> Plan[Runnab
 
 
 def _travel(session: Session, travel: Travel, plan: Plan[tuple[Address, Header]], by: str | None) -> Plan[Address]:
-    """Carry out a plan that adds a twin; notify the hooks, and the audit trail if an actor is named."""
+    """Run a plan that adds a twin; notify hooks, and the audit trail if `by` is set."""
     check_by(by)
     try:
         yield from tell(session.hooks.before_travel, session, travel)
@@ -74,7 +77,7 @@ def _take_back(session: Session, graph: Graph, moment: Node) -> Plan[tuple[Addre
     # the first.
     for namespace, memory in find_moves_back(graph, moment, session.codec).items():
         if memory is None:
-            # The checkpoint that LangGraph takes where it finds none, so that the subgraph begins as if it never ran.
+            # The checkpoint that LangGraph uses if it finds none, so that the subgraph starts as if it never ran.
             address = replace(moment.address, checkpoint_ns=namespace, checkpoint_id=session.new_id(-2))
             ts = session.clock().isoformat()
             checkpoint = {**rest_of(cast(Mapping[str, Any], empty_checkpoint())), "ts": ts}
@@ -94,7 +97,7 @@ def _put_twin(session: Session, node: Node) -> Plan[tuple[Address, Header]]:
 
 
 def fork_at(session: Session, address: Address, thread_id: str | None, by: str | None) -> Plan[RunnableConfig]:
-    """Begin a branch at a checkpoint of the root graph, or a thread if one is named; return the config to run it."""
+    """Fork at a root checkpoint, into `thread_id` or a branch; return its config."""
     _check_root(address)
     if thread_id is None:
         entry = yield from find_entry(session, address)
@@ -106,7 +109,7 @@ def fork_at(session: Session, address: Address, thread_id: str | None, by: str |
 
 
 def _put_branch(session: Session, entry: Entry) -> Plan[tuple[Address, Header]]:
-    """Put a twin beside the trunk. It is the latest only if the parent of the checkpoint is."""
+    """Store a twin on a branch. It is the latest only if its parent is."""
     header, parent = _as_twin(session, entry, {BRANCHED_FROM: entry.address.checkpoint_id}), entry.parent
     channels = header.metadata.get("counters_since_delta_snapshot")
     if not parent and channels:  # the parent may be kept for delta channels only
@@ -117,11 +120,11 @@ def _put_branch(session: Session, entry: Entry) -> Plan[tuple[Address, Header]]:
 
 
 def _fork(session: Session, address: Address, target: str, by: str | None) -> Plan[None]:
-    """Make a thread of another one as it was when a checkpoint was put.
+    """Copy a thread as it was when a checkpoint was stored.
 
     Ten trips, and those of the hooks. The work grows with the history up to the checkpoint. A crash in between leaves a
-    fork that is whole, with more rows and perhaps entries than it needs, and without archive or ledger. A row of packed
-    elements is copied as a whole: the bytes of a fork may hold elements from after the checkpoint.
+    complete fork, with more rows and perhaps entries than it needs, and without archive or ledger. Rows of packed
+    elements are copied as a whole, so a fork may contain bytes of elements that are newer than the checkpoint.
     """
     check_by(by)
     entry = yield from find_entry(session, address)
@@ -137,7 +140,7 @@ def _fork(session: Session, address: Address, target: str, by: str | None) -> Pl
     if isinstance(outcome, BaseGone):
         raise NotFound(f"{entry.address}: there is no such checkpoint")
     graph = yield from session.store.read_graph(target)
-    ahead = set()  # checkpoints of subgraphs that a step after the checkpoint called (`durability="async"`)
+    ahead = set()  # checkpoints of subgraphs called by a step after the checkpoint (`durability="async"`)
     for node in graph.nodes:
         if node.address.checkpoint_ns:
             callers = unpack_header(node.header, session.codec, node.address).metadata.get("parents")
@@ -162,8 +165,8 @@ def thread_config(thread_id: str) -> RunnableConfig:
 def _check_root(address: Address) -> None:
     if address.checkpoint_ns:
         raise InvalidInput(
-            f"{address}: a subgraph is taken back with its root graph: name a checkpoint of that, "
-            f"such as its metadata's 'parents' tells"
+            f"{address}: a subgraph is rewound with its root graph: name a checkpoint of the root graph, "
+            f"such as one in 'parents' of its metadata"
         )
 
 
@@ -186,5 +189,5 @@ def _put(session: Session, new: NewEntry) -> Plan[Address]:
     outcome = yield from session.store.write_entry(new)
     session.memo.forget((new.address.thread_id, new.address.checkpoint_ns))
     if not isinstance(outcome, Stored):
-        raise NotFound(f"{new.address}: what it was to be a twin of was deleted meanwhile")
+        raise NotFound(f"{new.address}: the original checkpoint was deleted concurrently")
     return new.address

@@ -19,16 +19,16 @@ By: TypeAlias = Literal["owner", "tenant", "status", "day", "thread"]
 
 
 def check_by(by: str, tenant: str | None) -> None:
-    """Check by what usage is to be told apart."""
+    """Check the key by which usage is grouped."""
     if by == "tenant" and tenant is not None:
-        raise InvalidInput(f"this saver is tenant {tenant!r}'s, who does not see which others there are")
+        raise InvalidInput(f"this saver belongs to tenant {tenant!r} and cannot list other tenants")
     if not isinstance(by, str) or by not in get_args(By):
         why = ": tokens are kept by thread; saver.provenance.read(config) has those of each model" * (by == "model")
         raise InvalidInput(f"by must be one of {', '.join(get_args(By))}, not {by!r:.100}{why}")
 
 
 def read_usage(session: Session, by: By, wanted: ThreadFilter, weighs: bool, tell: Tell) -> Plan[Mapping[str, Usage]]:
-    """Return what threads have taken, who took most first; days in order. To weigh them, all that they hold is read."""
+    """Return usage by key, largest first, days in order; `weighs` reads all data."""
     found: defaultdict[str, Usage] = defaultdict(Usage)
     tenants = (yield from read_tenants(session.store)) if by == "tenant" else ()
     views = {name: replace(session, store=session.store.of_tenant(name), tenant=name) for name in tenants}

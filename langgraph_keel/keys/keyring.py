@@ -156,8 +156,8 @@ class Keyring:
         """
         if id not in self._keys:
             raise KeyMissing(
-                f"the store was written with the master key {id!r}, and the keyring has {', '.join(self._keys)}: put "
-                "that key after the current one"
+                f"the store needs the master key {id!r}, which the keyring lacks (it has {', '.join(self._keys)}): "
+                "add that key after the current one"
             )
         return self._keys[id]
 

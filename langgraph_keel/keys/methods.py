@@ -277,9 +277,8 @@ def describe_backups(session: Session, keyring: Keyring | None) -> Plan[Sequence
         return ()
     was_plain = store.migrates or (yield from store.chest.is_migrated())
     sealed = (
-        "What backups and copies of the store hold of it is sealed. The keys went with the threads, but a backup "
-        f"has them, wrapped with a key of the store, and that one with the master key (now {master!r}). Whoever "
-        "has the backup can read it with the master key of its time, or with this store and its master key; nobody "
-        "else can."
+        "Backups and copies of the store contain the data in encrypted form. The keys of the threads were deleted "
+        f"here, but a backup contains them, wrapped with the store's key, which the master key (now {master!r}) wraps. "
+        "The backup can be read with the master key of its time, or with this store and its master key."
     )
     return [sealed, *([_PLAIN_BACKUPS] if was_plain else ())]

@@ -71,7 +71,7 @@ class DriftReport:
     def __str__(self) -> str:
         """Return a heading and a line for each change."""
         lines = "".join(f"\n  {change}" for change in self.changes)
-        return f"thread {self.thread_id!r} goes on with something else than what it was written with:{lines}"
+        return f"thread {self.thread_id!r} continues with other models, tools or versions than before:{lines}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The methods of a saver that continue threads which no process runs any more."""
+"""The methods of a saver that continue threads whose process has died."""
 
 from __future__ import annotations
 
@@ -28,45 +28,47 @@ class RecoveryMethods(EngineSaver):
         config: RunnableConfig | None = None,
         stop: Event | None = None,
     ) -> Iterator[Resumed]:
-        """Continue threads whose process has died, and those that were drained or accepted: a worker.
+        """Run a worker: continue threads that were cut off, drained or accepted.
 
             for resumed in saver.recover(graph):
                 print(resumed.thread_id, resumed.error or resumed.result)
 
-        All savers that run graphs on the store need `recoverable=True`. There may be any number of workers, in any
-        processes: one of them takes a thread over. A step that was cut off runs again from its beginning; steps before
-        it do not. A run with `durability="exit"` stores nothing before its end, so after a crash nothing is left of it.
+        All savers that run graphs on the store need `recoverable=True`. Any number of workers may run, in any
+        processes; only one of them continues a thread. A step that was cut off runs again from its beginning; completed
+        steps do not. A run with `durability="exit"` stores nothing before its end, so it cannot be continued after a
+        crash.
 
-        It takes threads whose `saver.status` is `"cut off"`, or `"stopped"` because they were drained or accepted; and
-        those that have failed under a worker. Never one that stopped at a breakpoint, was cancelled, waits for a
-        person, has a call of a tool in doubt, or has no mark of a process. `saver.unfinished()` lists those.
+        A worker continues threads whose `saver.status` is `"cut off"`, or `"stopped"` because they were drained or
+        accepted, and threads that failed in the run of a worker. It leaves a thread alone that stopped at a breakpoint,
+        was cancelled, waits for a person, has a tool call with an unknown outcome, or has no mark of a process.
+        `saver.unfinished()` lists those.
 
-        Attempts are counted in the store, and from zero again when the thread gets another checkpoint. After the last
-        one the thread is left alone (`keel threads --unfinished` shows the error). An attempt that another run or a
-        newer version of the application (`NewerState`) was in the way of does not count.
+        Attempts are counted in the store, from zero again when the thread gets another checkpoint. After the last one
+        the thread is left alone (`keel threads --unfinished` shows the error). An attempt does not count if another run
+        was faster, or if the state was written by a newer version of the application (`NewerState`).
 
-        A look costs the round trips of `saver.unfinished()`. To take a thread over costs about ten.
+        Each poll costs the round trips of `saver.unfinished()`; taking a thread over costs about ten.
 
         Args:
-            graph: The graph, compiled with this saver. A thread is taken if the nodes that run next are all in it; and
-                before its first step, if it has one of the nodes that are known of the thread's graph. That cannot tell
-                graphs apart whose nodes have the same names, nor where nothing is known: then use `match`.
-            attempts: How often a thread is continued from the same checkpoint.
-            match: Only threads whose ids fit this pattern: `orders/*`.
-            poll: Seconds between two looks.
-            timeout: Seconds without work after which to end; 0 is after one look, `None` is never. With `None`, a store
-                that cannot be reached is waited for.
-            config: The config of every run, besides its thread, and `user_id` where the thread has an owner.
-            stop: Once it is set, the worker ends: after the run that it is at, or else within `poll` seconds.
+            graph: The graph, compiled with this saver. A thread is continued if the graph has all nodes that run next;
+                before the thread's first step, if it has one of the nodes that are known of the thread's graph. If
+                graphs on the store have equal node names, or no node is known yet, use `match`.
+            attempts: Maximum attempts to continue a thread from the same checkpoint.
+            match: Pattern of thread ids, such as `orders/*`.
+            poll: Polling interval, in seconds.
+            timeout: Seconds without work after which the worker ends. With 0 it ends after one poll, with `None` never.
+                With `None` the worker also waits for a store that is unreachable.
+            config: The config of every run. The thread id is added to it, and `user_id` if the thread has an owner.
+            stop: Set this event to end the worker: after its current run, or within `poll` seconds if it is idle.
 
         Returns:
-            The threads that were continued, each when the graph has returned or raised.
+            An iterator of the threads that were continued, each after its graph has returned or raised.
 
         Raises:
-            InvalidInput: The graph was not compiled with this saver, which must have `recoverable=True`; or an argument
-                is none.
-            ReadOnlyStore: The saver was opened to read only.
-            StoreError: The store cannot be asked; while iterating.
+            InvalidInput: If the graph was not compiled with this saver, the saver was not opened with
+                `recoverable=True`, or another argument is invalid.
+            ReadOnlyStore: If the saver was opened read-only.
+            StoreError: If the store cannot be reached while iterating.
         """
         return self._recovery(graph, attempts, match, poll, timeout, config, stop).run()
 
@@ -81,9 +83,9 @@ class RecoveryMethods(EngineSaver):
         config: RunnableConfig | None = None,
         stop: Event | None = None,
     ) -> AsyncIterator[Resumed]:
-        """As `recover`, asynchronously: `async for resumed in saver.arecover(graph)`.
+        """Like `recover`, asynchronously: `async for resumed in saver.arecover(graph)`.
 
-        A task that is cancelled cancels the run that it is at, whose thread is then left alone: set `stop` instead.
+        Cancelling the task cancels its current run, and workers leave a cancelled thread alone: set `stop` instead.
         """
         return self._recovery(graph, attempts, match, poll, timeout, config, stop).arun()
 

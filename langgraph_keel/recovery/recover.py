@@ -1,8 +1,8 @@
 """Workers that continue threads which were cut off, drained or accepted.
 
-An attempt is counted in a cell of the thread before it begins. Its run claims the thread, and is refused unless it
-begins from the checkpoint that was looked at. So of two workers one continues, and neither passes a breakpoint at which
-the other one's run has stopped.
+An attempt is counted in a cell of the thread before it begins. Its run claims the thread, and is refused unless the
+thread is still at the checkpoint that the worker has read. So only one of two workers continues a thread, and neither
+runs past a breakpoint at which the other one's run has stopped.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from langgraph_keel.runs.worker import DueThread, Resumed, RetryList, config_of,
 _log = logging.getLogger(__name__)
 _AWAY = (StoreBusy, StoreUnavailable)
 _NO_ATTEMPT = (NewerState, CheckpointConflict, *_AWAY)
-"""Errors that say nothing about the thread: another version, run or moment may continue it."""
+"""Errors that say nothing about the thread, so they do not count as attempts."""
 _TEXT = 300
-"""Characters of an error that are kept."""
+"""Maximum characters of an error that are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class CutOffThread(DueThread):
     """A thread to take over."""
 
     checkpoint_id: str  # from which it is continued
-    given: Any  # the decision to resume with, if the run that was cut off had begun with one
-    tried: Kept[Tries] | None  # the content of the cell
-    count: int  # of the attempts from this checkpoint
+    given: Any  # the decisions to resume with, or `None`
+    tried: Kept[Tries] | None  # the cell's content
+    count: int  # attempts from this checkpoint so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class Look:
 
     Attributes:
         status: The state of the thread.
-        due: What to take over; `None` if the thread is left alone.
-        why: Why it is left alone, if the status does not say that.
+        due: The thread to take over; `None` if it is left alone.
+        why: Why the thread is left alone, if its status does not explain that.
     """
 
     status: ThreadStatus
@@ -77,19 +77,19 @@ class Look:
 
 
 def tries_at(session: Session, thread_id: str, checkpoint_id: str) -> Plan[tuple[Tries, Kept[Tries] | None]]:
-    """Return the attempts to continue a thread from a checkpoint, and what its cell holds. One trip."""
+    """Return the attempts from a checkpoint, and the content of their cell. One trip."""
     found = yield from Cells(session, TRIES, thread_id).find(LAST)
     is_last = found is not None and found.record.checkpoint_id == checkpoint_id
     return found.record if found and is_last else Tries(checkpoint_id, 0), found
 
 
 def check_graph(engine: Engine, graph: object, is_read_only: bool = False) -> None:
-    """See that a graph can continue the threads of a saver."""
+    """Check that a graph can continue the threads of a saver."""
     if is_read_only:
-        raise ReadOnlyStore("this saver only reads, and a worker writes: open it without read_only")
+        raise ReadOnlyStore("a worker writes, and this saver is read-only: open it without read_only")
     if engine.session.hooks.find(Marks) is None:
         raise InvalidInput(
-            "this saver does not mark its checkpoints, so no worker could see which runs were cut off: open it with "
+            "this saver does not mark its checkpoints, so workers cannot detect runs that were cut off: open it with "
             "recoverable=True"
         )
     if not isinstance(graph, Pregel):
@@ -100,7 +100,7 @@ def check_graph(engine: Engine, graph: object, is_read_only: bool = False) -> No
 
 
 class Recovery:
-    """Finds threads that can be taken over, and continues them with one graph. Of `KeelSaver.recover`."""
+    """Finds threads to take over, and continues them with one graph."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Recovery:
         retries: RetryList,
     ) -> None:
         if type(attempts) is not int or attempts < 1:
-            raise InvalidInput(f"attempts must be a number, 1 or more, not {attempts!r}")
+            raise InvalidInput(f"attempts must be an integer of 1 or more, not {attempts!r}")
         self._session = session
         self._graph = graph
         self._config = config
@@ -121,26 +121,26 @@ class Recovery:
         self._retries = retries
         self._nodes = {*graph.nodes}
         self._pages: UnfinishedThreads | None = None
-        self._found: list[CutOffThread] = []  # since the look began
+        self._found: list[CutOffThread] = []  # in the current pass
 
     def next(self) -> Plan[Sequence[CutOffThread] | None]:
-        """Return the next thread to take over; `None` at the end. Those come first that were active least recently."""
+        """Return the next threads to take over, longest idle first; `None` at the end."""
         try:
             looks = yield from self.look()
         except StoreError:
             self._pages = None
             raise
         if looks is None:
-            self._retries.due(self._found)  # it forgets the others
+            self._retries.due(self._found)  # drops all other threads
             return None
         found = [look.due for look in looks if look.due]
         self._found += found
         return [due for due in found if self._retries.is_due(due)]
 
     def look(self) -> Plan[Sequence[Look] | None]:
-        """Return the next thread with steps left; `None` at the end, after which a look begins again.
+        """Return the next threads with steps left; `None` at the end of a pass.
 
-        It takes the round trips of `saver.unfinished`, and two for each thread that may be taken.
+        Costs the round trips of `saver.unfinished`, and two for each thread that may be taken over.
         """
         if self._pages is None:
             self._pages, self._found = UnfinishedThreads(self._session, self._wanted, "oldest"), []
@@ -154,9 +154,9 @@ class Recovery:
         return looks
 
     def _look(self, status: ThreadStatus) -> Plan[Look]:
-        """Return whether a thread is to be taken over. Two trips, or none."""
+        """Decide whether to take over a thread. Two trips, or none."""
         is_over = status.state == "cut off" or status.stopped in ("drained", "accepted")
-        # Continue these only if a worker has met the error: a caller who has met it may not want another attempt.
+        # Continue these only if the error was raised to a worker: another caller may not want a further attempt.
         is_retry = status.state == "failed" or status.is_settled
         if status.doubts or not (is_over or is_retry):
             return Look(status)
@@ -170,11 +170,11 @@ class Recovery:
             return Look(status)
         why = ""
         if mark_in(header.about) is None:
-            why = "no saver with recoverable=True has put its latest checkpoint"
+            why = "its latest checkpoint was not written by a saver with recoverable=True"
         elif state_of(header.about) > self._session.state_version:
-            why = "a newer version of the application has stored its state"
+            why = "its state was written by a newer version of the application"
         elif not self._has_graph_of(status.next, header):
-            why = "it is not of this graph"
+            why = "it belongs to another graph"
         elif last.count >= self._attempts:
             why = f"given up after {count_of(last.count, 'attempt')}" + (f": {last.error}" if last.error else "")
         if why:
@@ -195,27 +195,25 @@ class Recovery:
         )
 
     def _has_graph_of(self, nodes: Sequence[str], header: Header) -> bool:
-        """Return whether the graph has the nodes that run next; before the first step, whether it has known ones."""
+        """Return whether a thread may belong to the graph."""
         if START not in nodes:
             return bool(nodes) and self._nodes.issuperset(nodes)
-        # A newer version of a graph may have more nodes, or fewer: one in common is enough.
+        # Before the first step. Another version of the graph may have more nodes or fewer, so one in common is enough.
         known = nodes_known(header)
         return not known or not known.isdisjoint(self._nodes)
 
     def resume(self, due: CutOffThread) -> Plan[Resumed | None]:
-        """Take a thread over and continue it, unless another worker or run is quicker."""
+        """Take a thread over and continue it, unless another worker or run is faster."""
         try:
             token = yield from self._count(due)
         except _AWAY as error:
-            _log.warning("thread %r is not taken over yet: %s", due.thread_id, error)
+            _log.warning("thread %r could not be taken over yet: %s", due.thread_id, error)
             token = None
         if token is None:
             self._retries.later(due)
             return None
         about = {"thread_id": due.thread_id, "checkpoint_id": due.checkpoint_id, "attempt": due.count + 1}
-        _log.info(
-            "thread %r is taken over: attempt %d of %d", due.thread_id, due.count + 1, self._attempts, extra=about
-        )
+        _log.info("taking over thread %r: attempt %d of %d", due.thread_id, due.count + 1, self._attempts, extra=about)
         try:
             result = yield self._run(due)
         except Exception as error:
@@ -244,14 +242,14 @@ class Recovery:
         return Call(invoke, ainvoke)
 
     def _count(self, due: CutOffThread) -> Plan[str | None]:
-        """Count an attempt; return the token of the cell, or `None` if another worker was quicker. One trip."""
+        """Count an attempt; return the cell's token, `None` if another worker was faster."""
         cells, token = Cells(self._session, TRIES, due.thread_id), self._session.new_token()
         record = Tries(due.checkpoint_id, due.count + 1)
         done, _ = yield from cells.swap(LAST, due.tried.token if due.tried else None, record, token=token)
         return token if done else None
 
     def _fail(self, due: CutOffThread, token: str, error: Exception, about: dict[str, Any]) -> Plan[Resumed | None]:
-        """Note how an attempt has failed. Two trips."""
+        """Record how an attempt has failed. Two trips."""
         try:
             head = yield from self._session.store.scan(Query(due.thread_id, "", limit=1))
         except StoreError:
@@ -261,7 +259,7 @@ class Recovery:
         self._found.append(moved)
         self._retries.later(moved)
         if is_late(error, due) or isinstance(error, _NO_ATTEMPT):
-            _log.info("thread %r was not continued to its end: %s", due.thread_id, error, extra=about)
+            _log.info("thread %r was not continued to the end: %s", due.thread_id, error, extra=about)
             yield from self._note(due, token, due.tried.record if due.tried else None)
             return Resumed(due.thread_id, error=error, attempts=due.count) if isinstance(error, _AWAY) else None
         _log.warning("thread %r has failed: %r", due.thread_id, error, extra=about)
@@ -270,8 +268,8 @@ class Recovery:
         return Resumed(due.thread_id, error=error, attempts=due.count + 1)
 
     def _note(self, due: CutOffThread, token: str, tries: Tries | None) -> Plan[None]:
-        """Write the result of an attempt. If the store is away, it stays counted. One trip."""
+        """Record an attempt's result. If the store is unreachable, it stays counted."""
         try:
             yield from Cells(self._session, TRIES, due.thread_id).swap(LAST, token, tries)
         except StoreError as error:
-            _log.warning("thread %r: the end of an attempt is not noted: %s", due.thread_id, error)
+            _log.warning("thread %r: the result of an attempt could not be recorded: %s", due.thread_id, error)

@@ -1,1 +1,1 @@
-"""Runs on a thread: who has it, who waits for it, and workers that continue it."""
+"""Runs on a thread: claims, waiting lines, and workers that continue threads."""

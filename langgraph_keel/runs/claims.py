@@ -1,6 +1,7 @@
-"""The claim of a thread by the run that resumes it: one cell, changed by compare-and-set.
+"""The claim of a thread by a resuming run: one cell, changed by compare-and-set.
 
-It is made before the run reads the thread. Without it, two concurrent resumes would both run the node that asked.
+The run makes the claim before it reads the thread. Without it, two concurrent resumes would both run the node that
+asked.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from langgraph_keel.errors import ThreadTaken
 _log = logging.getLogger(__name__)
 KEY = "run"
 CLAIMED = "claimed"
-"""In a header's `about`: the run that put this checkpoint had claimed the thread."""
+"""Key in a header's `about`: the run of this checkpoint had claimed the thread."""
 LEASE = 30_000
-"""Milliseconds after which a claim that is not renewed is over. A dead process of the same machine is seen at once."""
+"""Milliseconds after which an unrenewed claim of another machine is abandoned."""
 LATE = 0.5
-"""Seconds between two looks at a claim that is watched."""
+"""Polling interval of a watched claim, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class ClaimRecord:
 
     holder: str  # its process (see `langgraph_keel.engine.leases`)
     run_id: str  # as LangChain names it
-    # Milliseconds since 1970, by the holder's clock alone (see `Watch`); more with each renewal, and 0 if it is over.
+    # Milliseconds since 1970 by the holder's clock (see `Watch`); increases with each renewal, 0 if abandoned.
     until: int
     since: str  # ISO time
     deaths: int = 0  # runs in a row whose processes have died with their claims in the thread
@@ -45,11 +46,11 @@ def _pack(record: ClaimRecord) -> list[Any]:
 
 def _unpack(parts: Sequence[Any]) -> ClaimRecord:
     if [type(part) for part in parts] != [str, str, int, str, int]:
-        raise TypeError("it does not hold what it should")
+        raise TypeError("it has parts of the wrong type")
     return ClaimRecord(*parts)
 
 
-CLAIMS: CellTable[ClaimRecord] = CellTable("resume", "the claim of the run that goes on", _pack, _unpack, moves="never")
+CLAIMS: CellTable[ClaimRecord] = CellTable("resume", "the claim of the run that resumes", _pack, _unpack, moves="never")
 
 
 @dataclass(slots=True)
@@ -57,24 +58,24 @@ class Claim:
     """A claim that is ours, or one on its way."""
 
     thread_id: str
-    token: str  # known before anything is sent
+    token: str  # known before the first request
     record: ClaimRecord
-    expected: str | None = None  # the token that the cell must hold for it to be made
+    expected: str | None = None  # the token that the cell must have
     is_acknowledged: bool = False
-    former: ClaimRecord | None = None  # the claim that it replaced, if another process has left that
+    former: ClaimRecord | None = None  # the replaced claim, if another process abandoned it
 
     @property
     def work(self) -> str:
-        """What goes on under it, for the log."""
-        return f"run {self.record.run_id} goes on from where thread {self.thread_id!r} waited"
+        """The run under the claim, for the log."""
+        return f"run {self.record.run_id} has resumed thread {self.thread_id!r}"
 
 
 IsOver: TypeAlias = Callable[[Kept[ClaimRecord], float], bool | None]
-"""Whether a claim, and the run that made it, is over; `None` if it must be watched. It is told when the look began."""
+"""Whether a claim is over, given the start time of its read; `None`: watch it."""
 
 
 def take(session: Session, claim: Claim, is_over: IsOver, timer: Callable[[], float] = time.monotonic) -> Plan[None]:
-    """Claim a thread. One trip; one more to take over a claim that is over, and one every so often to watch one."""
+    """Claim a thread. One trip, or more to take over or watch another claim."""
     claims, is_watched = Cells(session, CLAIMS, claim.thread_id), False
     while True:
         asked = timer()
@@ -95,11 +96,11 @@ def take(session: Session, claim: Claim, is_over: IsOver, timer: Callable[[], fl
 
 
 def watch_claim(thread_id: str, record: ClaimRecord, is_watched: bool) -> Plan[Literal[True]]:
-    """Wait until a claim is to be looked at again, with a warning the first time. Returns that it is watched."""
+    """Wait until a claim should be read again, with a warning the first time."""
     if not is_watched:
         _log.warning(
-            "thread %r: a run on %s has claimed it at %s, and may be dead: watching for up to %d s whether it renews "
-            "its claim",
+            "thread %r: a run on %s claimed it at %s and may be dead: watching for up to %d s whether it renews its "
+            "claim",
             *(thread_id, record.holder.partition("/")[0], record.since, LEASE // 1000),
         )
     yield Pause(LATE)
@@ -107,7 +108,7 @@ def watch_claim(thread_id: str, record: ClaimRecord, is_watched: bool) -> Plan[L
 
 
 def renew(session: Session, claim: Claim, until: int) -> Plan[bool]:
-    """Make a claim hold longer; return whether it is still ours. One trip."""
+    """Extend a claim; return whether it is still ours. One trip."""
     claims = Cells(session, CLAIMS, claim.thread_id)
     claim.record = replace(claim.record, until=max(until, claim.record.until + 1))
     cell = claims.cell(claim.record, token=claim.token, origin=claim.thread_id)
@@ -115,7 +116,7 @@ def renew(session: Session, claim: Claim, until: int) -> Plan[bool]:
 
 
 def give_back(session: Session, claim: Claim) -> Plan[None]:
-    """Give a thread back as it was found: with the claim of a run whose process died, which tells that. One trip."""
+    """Release a claim, and restore the claim of a dead run that it replaced. One trip."""
     claims, former = Cells(session, CLAIMS, claim.thread_id), claim.former
     if former is None or claim.expected is None or not is_dead(former.holder):
         yield from claims.remove({KEY: claim.token})
@@ -125,8 +126,9 @@ def give_back(session: Session, claim: Claim) -> Plan[None]:
 
 
 def release(session: Session, claim: Claim, token: str) -> Plan[None]:
-    """Give a thread back. One trip; two if the claim was never acknowledged, and may still be on its way."""
-    # A claim on its way must find that the token it expects is gone: a claim that is over takes its place.
+    """Release a claim. One trip; more if the claim was never acknowledged."""
+    # An unacknowledged claim may still be in flight, and must then find another token than it expects. So it is
+    # replaced by a claim that is over.
     claims = Cells(session, CLAIMS, claim.thread_id)
     if claim.is_acknowledged:
         yield from claims.remove({KEY: claim.token})

@@ -1,7 +1,7 @@
-"""Draining: before a process ends, its runs end after the steps that they are in, so that others can continue them.
+"""Draining: before a process ends, its runs end after their current steps.
 
-LangGraph ends a run so itself, by its `RunControl`. A run that drains has released its claim, and with
-`recoverable=True` noted why it has stopped, before its end is reported here.
+Other processes can then continue the threads. LangGraph's `RunControl` ends the runs. Before the end of a drained run
+is reported here, it has released its claim, and with `recoverable=True` recorded why it has stopped.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from langgraph_keel.runs.hook import keepers_of
 
 _log = logging.getLogger(__name__)
 _LOOK = 0.02
-"""Seconds between two looks at the runs that have not ended."""
+"""Polling interval of runs that have not ended, in seconds."""
 _LAST = 5.0
-"""Most seconds for the writes that follow the end of runs: notes, and released claims."""
+"""Maximum seconds for the writes after the end of runs: stops, released claims."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _open: list[Draining] = []
-"""The blocks that the main thread is in, the outermost first."""
+"""The active blocks of the main thread, the outermost first."""
 _former: dict[int, Any] = {}
 """The handlers that the outermost block has replaced."""
 
 
 def drain_runs(drain: live.Drain, grace: float) -> Plan[tuple[str, ...]]:
-    """Wait until the runs of a saver that drains have ended; return the threads of those that have not. No trip."""
+    """Wait for the runs of a draining saver; return the threads of unfinished ones."""
     until = monotonic() + grace
     # Blocking a running loop would keep its own runs from ending.
     waits_for_async = yield Call(lambda: asyncio._get_running_loop() is None, _agree)
@@ -51,7 +51,7 @@ def drain_runs(drain: live.Drain, grace: float) -> Plan[tuple[str, ...]]:
         yield Call(partial(keeper.flush, _LAST))
     threads = tuple(sorted({run.thread_id for run in left}))
     if threads:
-        _log.warning("drained, but for runs that have not ended their steps, on threads: %s", ", ".join(threads))
+        _log.warning("drained, except for runs that have not ended their steps, on threads: %s", ", ".join(threads))
     return threads
 
 
@@ -61,10 +61,10 @@ async def _agree() -> bool:
 
 @publish
 class Draining:
-    """A block in which SIGTERM and SIGINT end the runs of a saver after their steps. Of `saver.draining`.
+    """A block in which SIGTERM and SIGINT end a saver's runs; see `saver.draining`.
 
     Attributes:
-        requested: The name of the signal that has come, such as `"SIGTERM"`; empty while none has.
+        requested: The name of the received signal, such as `"SIGTERM"`; empty if none.
         left: After the block, the threads of runs that have not ended within the grace time.
     """
 
@@ -77,15 +77,15 @@ class Draining:
         self.left: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
-        """Handle the signals from now on."""
+        """Start to handle the signals."""
         if threading.current_thread() is not threading.main_thread():
             raise InvalidInput(
-                "saver.draining() handles signals, which Python gives to the main thread: use it there; or call "
-                "saver.drain(grace), or await saver.adrain(grace), when your program is told to end"
+                "saver.draining() handles signals, which Python delivers to the main thread: use it there; or call "
+                "saver.drain(grace), or await saver.adrain(grace), when your program has to end"
             )
-        _open.append(self)  # first: a signal may come as soon as it is handled
+        _open.append(self)  # first: a signal may arrive as soon as it is handled
         if len(_open) == 1:
-            # A signal that is ignored, or handled outside of Python, is left so.
+            # Signals that are ignored, or handled outside of Python, are not changed.
             _former.clear()
             former = {each: signal.getsignal(each) for each in _SIGNALS}
             _former.update((each, now) for each, now in former.items() if now not in (signal.SIG_IGN, None))
@@ -96,7 +96,7 @@ class Draining:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Wait for the runs, if a signal has come, and act on it."""
+        """Wait for the runs if a signal was received, and act on it."""
         try:
             if self.requested:
                 self.left = self._engine.run_patiently(drain_runs(self._drain, self._grace))
@@ -105,13 +105,13 @@ class Draining:
         return self._act(error)
 
     async def __aenter__(self) -> Self:
-        """As the blocking form."""
+        """Like the blocking form."""
         return self.__enter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """As the blocking form, without blocking the loop."""
+        """Like the blocking form, without blocking the loop."""
         try:
             if self.requested:
                 self.left = await self._engine.arun_patiently(drain_runs(self._drain, self._grace))
@@ -120,7 +120,7 @@ class Draining:
         return self._act(error)
 
     def request(self, name: str) -> None:
-        """Have the runs end after their steps, and refuse others. In a handler of signals: it takes no lock."""
+        """End runs after their steps, and refuse new ones. Lock-free, for signal handlers."""
         self.requested = self._drain.reason = name
         live.ask_to_end(self._drain)
 
@@ -133,7 +133,7 @@ class Draining:
             self._drain.reason = ""  # in a notebook, the next cell may run graphs
 
     def _act(self, error: BaseException | None) -> bool:
-        """Pass the signal on at the end of the outermost block; return whether that replaces the error."""
+        """Act on the signal after the outermost block; return whether to drop the error."""
         from langgraph.errors import GraphDrained
 
         if _open or not self.requested or not isinstance(error, GraphDrained | SaverDraining | None):
@@ -147,7 +147,7 @@ class Draining:
 
 
 def _hear(number: int, frame: FrameType | None) -> None:
-    """Handle the first signal, and restore the former handlers, which get a second one."""
+    """Handle the first signal, and restore the former handlers for a second one."""
     _restore()
     blocks = [each for each in _open if each.pid == os.getpid()]
     if not blocks:  # in a process that was just forked
@@ -163,7 +163,7 @@ def _restore() -> None:
 
 
 def _after_fork() -> None:
-    # A signal ends the process as it would have done before.
+    # In the child, a signal ends the process as it did before.
     _open.clear()
     _restore()
 

@@ -1,7 +1,8 @@
-"""One run at a time resumes a thread: how a saver sees a run begin and end, and claims its thread.
+"""Detects the start and end of runs, and claims threads so that one run resumes.
 
-These claim: `Command` and `None`, unless the run begins from a checkpoint named by id, which forks; a run with new
-input when it asks something, or with `on_busy="wait"`, for which it waits in line (`turns`).
+A run with `Command` or `None` claims its thread, unless it starts from a checkpoint given by id, which forks. A run
+with new input claims its thread when it asks a question. With `on_busy="wait"` it claims at its start, and waits in
+line for that (`turns`).
 """
 
 from __future__ import annotations
@@ -61,53 +62,57 @@ PlainResume = Literal["allow", "refuse"]
 OnBusy = Literal["raise", "wait"]
 OnUnfinished = Literal["drop", "refuse"]
 _AT_EXIT = 2.0
-"""Seconds that the end of a program waits for each saver."""
+"""Maximum seconds that the end of a program waits for each saver."""
 _SOON = 0.02
-"""Seconds between two looks of a run that is next for a thread; at most `LATE`."""
+"""Initial polling interval of the next run in line, in seconds; at most `LATE`."""
 _PATIENCE = 5.0
-"""Seconds that a resume waits for a run of its process that has asked, while that stores the question; and that any run
-waits for what others of its process are storing on its thread."""
+"""Maximum seconds to wait for other runs of the process that store on the thread.
+
+Also for a run that has asked and is storing its question.
+"""
 _LOOKS, _TURN = 3, 0.001
-"""Looks that must find nothing on its way, and the seconds between them. LangGraph takes two turns of a loop from one
-checkpoint to the next, and as many until a stream that was left is closed."""
+"""Polls that must find no write in progress, and the seconds between them.
+
+LangGraph takes two turns of an event loop from one checkpoint to the next, and until an abandoned stream is closed.
+"""
 _KEPT = "the claim of a thread, or the heartbeat of a process,"
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(slots=True)
 class _Start:
-    """A graph that has begun."""
+    """A graph that has started."""
 
     run_id: UUID
-    goes_on: bool  # it resumes a thread, and brings no new input
-    resume: Any  # the answer that it brings
-    thread_id: object  # as the caller has named it, before LangGraph made text of it
-    run: live.LiveRun | None = None  # once it has asked for its checkpoint
+    goes_on: bool  # whether it resumes a thread, without new input
+    resume: Any  # its answer
+    thread_id: object  # as passed by the caller, before LangGraph converts it to text
+    run: live.LiveRun | None = None  # set once it has read its checkpoint
 
 
 @dataclass(slots=True, eq=False)
 class HeldThread:
-    """A thread that is claimed by a run of this process."""
+    """A thread claimed by a run of this process."""
 
     claim: Claim
     run: live.LiveRun
     runs: RunClaims
     session: Session
-    was_at_question: bool = False  # the run did nothing more than ask when the claim was to be renewed last
+    was_at_question: bool = False  # the run was only asking at the last renewal of the claim
     is_settled: bool = False  # the claim was made or refused, and the questions of a dead run are closed
 
     @property
     def token(self) -> str:
-        """That of the claim."""
+        """The token of the claim."""
         return self.claim.token
 
     @property
     def work(self) -> str:
-        """What goes on, for the log."""
+        """The run, for the log."""
         return self.claim.work
 
     def renew(self) -> bool:
-        """Make the claim hold longer; return whether it is still ours. It is given back if the run only asks by now."""
+        """Renew the claim, or release it if the run only asks; return whether it is ours."""
         is_at_question = run(_is_at_question(self.session, self.run), self.session.driver)
         if is_at_question and self.was_at_question:
             _give_up(self.run, self.claim)
@@ -118,7 +123,7 @@ class HeldThread:
         return run(claims.renew(self.session, self.claim, until), self.session.driver)
 
     def release(self) -> None:
-        """Give the thread back."""
+        """Release the claim."""
         self.runs.keeper.drop(self)
         driver = ErrandDriver(self.session.driver, Pause)
         run(self.runs.wait_for_stored(self.session, self.claim.thread_id), driver)
@@ -126,10 +131,11 @@ class HeldThread:
 
 
 class _RunHandler(BaseCallbackHandler):
-    """LangChain calls it when a graph, or another chain, begins or ends. Each run has its own.
+    """LangChain calls it when a graph, or another chain, starts or ends. One per run.
 
-    A graph begins in the context in which LangGraph then asks the saver for its checkpoint, and ends after all was
-    stored, also by an error, a cancellation or a stream that is closed. Ids do not identify runs: programs choose them.
+    A graph starts in the context in which LangGraph then reads its checkpoint from the saver. It ends after everything
+    is stored, also after an error, a cancellation or a closed stream. Ids do not identify runs, as programs choose
+    them.
     """
 
     run_inline = True
@@ -141,10 +147,10 @@ class _RunHandler(BaseCallbackHandler):
     def on_chain_start(
         self, serialized: Any, inputs: Any, *, run_id: UUID, metadata: Mapping[str, Any] | None = None, **more: Any
     ) -> None:
-        """Note a graph that begins; what began before it in this context is past."""
+        """Record a graph that starts; it replaces earlier ones of this context."""
         from langgraph.types import Command
 
-        if self._start is not None:  # a program hands the callbacks of one run to another, which has its own as well
+        if self._start is not None:  # the program passes the callbacks of one run to another, which also has its own
             return
         is_command = type(inputs) is Command
         resume, thread_id = inputs.resume if is_command else None, (metadata or {}).get("thread_id")
@@ -152,11 +158,11 @@ class _RunHandler(BaseCallbackHandler):
         _start.set(self._start)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **more: Any) -> None:
-        """Give back what the run has claimed."""
+        """Release the claims of the run."""
         self._end(run_id, None)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
-        """Give back what the run has claimed, once nothing of it is stored any more."""
+        """Release the claims of the run, once it no longer stores anything."""
         run = self._run_of(run_id)
         if run is not None and (left := exit_of(error)):
             left.add_done_callback(lambda _: self._end(run_id, error))
@@ -171,36 +177,36 @@ class _RunHandler(BaseCallbackHandler):
         if run is None:
             return
         held = held_threads.pop(run, None)
-        # A generator may be closed by the collector of garbage, in the middle of anything: a request to a store there
-        # could wait for a lock that its own thread holds.
+        # The garbage collector may close a generator at any point: a store request there could wait for a lock that its
+        # own thread holds.
         later = run.is_async or isinstance(error, GeneratorExit)
         if run.on_end:
             run.on_end(error, later)
         if held:
             held.runs.end(held, later)
-        live.end_run(run)  # last: what waits for the end of runs may close the store then
+        live.end_run(run)  # last, as code that waits for the end of runs may then close the store
 
 
 class _Handlers:
-    """Where LangChain looks for a handler of each run."""
+    """Provides LangChain with a handler for each run."""
 
     def get(self) -> _RunHandler:
-        """Return a new one."""
+        """Return a new handler."""
         return _RunHandler()
 
 
 _start: ContextVar[_Start | None] = ContextVar("keel_start", default=None)
 begins_at: ContextVar[tuple[str, str] | None] = ContextVar("keel_begins_at", default=None)
-"""A thread, and its checkpoint from which a run of this context resumes it, or is refused."""
+"""The thread and checkpoint from which a run of this context must start."""
 held_threads: dict[live.LiveRun, HeldThread] = {}
 _all: WeakSet[RunClaims] = WeakSet()
-# What the tokens of this process begin with: a claim of ours is over when its run is, released or not.
+# The prefix of this process's tokens: our own claim is over when its run is over, released or not.
 _ours = secrets.token_hex(8)
 
 
 @cache
 def watch() -> None:
-    """Have LangChain report every graph from now on, once."""
+    """Register the handler with LangChain, once."""
     register_configure_hook(_Handlers(), inheritable=False)
     live.watch()
 
@@ -214,7 +220,7 @@ def _now() -> int:
 
 
 class RunClaims(Hook):
-    """Claims threads for the runs of one saver, and gives them back. `lease` is in milliseconds."""
+    """Claims and releases threads for a saver's runs. `lease` is in milliseconds."""
 
     hears_replays = True
     tables = (CLAIMS, LINES, STOPS, TRIES)
@@ -243,22 +249,22 @@ class RunClaims(Hook):
         _all.add(self)
 
     def begin(self, session: Session, reading: Reading) -> Plan[None]:
-        """Claim the thread that a run is about to read, if it resumes it: see `take`; else no trip."""
-        # Before it is read: a run that comes late must read the head that the other one has left. So it also waits for
-        # other runs of this process that are storing there: a cancelled run may do so for some time.
+        """Claim the thread that a run is about to read, if it resumes it; else no trip."""
+        # Before the read, as a late run must read the head left by the other one. So it also waits for other runs of
+        # this process that are storing there: a cancelled run may do so for some time.
         start = _start.get()
         if start is None or not begins_run(reading.config):
             if storing and _may_wait(reading):  # an update of the state
                 yield from self.wait_for_stored(session, reading.address.thread_id)
             return
-        _start.set(None)  # a run that begins at a checkpoint named by id reads twice
+        _start.set(None)  # a run that starts from a checkpoint id reads twice
         self._check_resume(start.resume)
         thread_id = reading.address.thread_id
         if start.thread_id is not None and str(start.thread_id) == thread_id:
-            thread_id_of(start.thread_id)  # LangGraph makes text of a list, too
+            thread_id_of(start.thread_id)  # LangGraph converts even a list to text
         may_fork = reading.address.checkpoint_id or session.on_conflict != "raise"
         goes_on_from_head = start.goes_on and not (start.resume is None and may_fork)
-        # The runs around this call: a run that one of their nodes begins must not wait for them, and ends with them.
+        # The runs around this call: a run started by one of their nodes must not wait for them, and ends with them.
         outer = live.find_runs(run_of(var_child_runnable_config.get() or {}))
         if not outer:
             self._check_drain(thread_id)
@@ -271,10 +277,10 @@ class RunClaims(Hook):
         start.run, reading.notes[self], run.goes_on = run, (run, start), start.goes_on
         run.answers = start.resume if _is_by_id(start.resume) else {}
         run.drain = self.drain
-        if self.drain.reason:  # since it was checked
+        if self.drain.reason:  # set since the check above
             run.control.request_drain(self.drain.reason)
         if goes_on_from_head:
-            # A run that only asks gives its thread up. Without such a run in this process, that costs no trip.
+            # A run that only asks gives up its thread. Without such a run in this process, this costs no trip.
             held = self._new_claim(run, session)
             asking = yield from self._wait_for_questions(held)
             yield from self._take(held, asking)
@@ -284,7 +290,7 @@ class RunClaims(Hook):
             yield from self._take(self._new_claim(run, session), waits=True)
 
     def read(self, session: Session, reading: Reading) -> Plan[None]:
-        """Note where a run begins, and take away the answers that were given already or are given again."""
+        """Record where a run starts, and remove answers that were used or are replaced."""
         if self in reading.notes and (wanted := begins_at.get()):
             yield from self._check_head(session, reading.notes[self][0], wanted, reading.result)
         if reading.result is None:
@@ -303,7 +309,7 @@ class RunClaims(Hook):
                 reading.result = without_replaced(reading, session.codec, run.answers)
 
     def _refuse_unfinished(self, session: Session, run: live.LiveRun, head: CheckpointTuple) -> Plan[None]:
-        """Refuse new input for a thread that has steps left, and leave the thread as it was. One trip, or none."""
+        """Refuse new input for a thread with steps left, leaving it unchanged."""
         nodes = next_nodes(head.checkpoint, head.checkpoint["channel_values"])
         if nodes or head.pending_writes:
             yield from self._withdraw(session, run)
@@ -312,26 +318,26 @@ class RunClaims(Hook):
     def _check_head(
         self, session: Session, run: live.LiveRun, wanted: tuple[str, str], head: CheckpointTuple | None
     ) -> Plan[None]:
-        """Refuse a run that does not begin where it was to begin: another one was there since. One trip, or none."""
+        """Refuse a run that does not start at the wanted checkpoint: another was faster."""
         begins = run.thread_id, head.checkpoint["id"] if head else None
         if begins != wanted and run.thread_id == wanted[0]:
             yield from self._withdraw(session, run)
             raise ThreadTaken(run.thread_id, this_holder(), session.now)
 
     def _withdraw(self, session: Session, run: live.LiveRun) -> Plan[None]:
-        """Leave a thread as it was. One trip, or none."""
+        """Release the claim and leave the thread unchanged. One trip, or none."""
         if held := held_threads.get(run):
             self.keeper.drop(held)
             yield from claims.give_back(session, held.claim)
             held_threads.pop(run, None)
 
     def draft_put(self, session: Session, put: Put) -> None:
-        """Note in a checkpoint that its run has claimed the thread."""
+        """Mark a checkpoint whose run has claimed the thread."""
         if held_threads and not put.address.checkpoint_ns and live.find_run(put.config) in held_threads:
             put.header.about[CLAIMED] = True
 
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
-        """Claim the thread for a run that asks (see `claim_to_ask`), and note that a task's writes are on their way."""
+        """Claim the thread for a run that asks; record that writes are in progress."""
         if _asks(writes):
             yield from self.claim_to_ask(session, writes.address.thread_id, writes.config)
         if not writes.address.checkpoint_ns and any(channel in (INTERRUPT, ERROR) for channel, _ in writes.writes):
@@ -339,29 +345,29 @@ class RunClaims(Hook):
         storing[writes] = session.store, writes.address.thread_id
 
     def _wait_for_puts(self, session: Session, thread_id: str) -> Plan[None]:
-        """Wait, for a while, until this process stores no checkpoint of a thread. No trip."""
-        # Lists find a thread by marks of its tasks' writes, which are kept in the row that its first checkpoint makes.
-        # Of two transactions of PostgreSQL at the same time, neither sees the other one.
+        """Wait until this process stores no checkpoint of a thread, with a limit. No trip."""
+        # Lists find a thread by marks of its tasks' writes, which are stored in the row created by its first
+        # checkpoint. Two concurrent transactions of PostgreSQL do not see each other.
         until = self.timer() + self.patience
         while _is_storing(session, thread_id, Put) and self.timer() < until:
             yield Pause(_TURN)
 
     def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> None:
-        """Note that they are not stored."""
+        """Record that the writes are not stored."""
         storing.pop(writes, None)
 
     def after_writes(self, session: Session, writes: Writes) -> None:
-        """Note that a task of a run is stored."""
+        """Record that the writes of a task are stored."""
         storing.pop(writes, None)
         if not writes.address.checkpoint_ns:
             for each in live.find_runs(run_of(writes.config)):
                 each.end_task(writes.task_id, writes.address.checkpoint_id if _asks(writes) else None)
 
     def claim_to_ask(self, session: Session, thread_id: str, config: Mapping[str, Any]) -> Plan[None]:
-        """Claim the thread for a run that asks its first question, and began with new input; else no trip.
+        """Claim the thread for a run with new input at its first question; else no trip.
 
-        The answer may come while other tasks of the step run, and a run that resumed then would run those again. If two
-        tasks of a run ask at once, one claims and the other waits: the claim closes requests that are older than it.
+        The answer may arrive while other tasks of the step run, and a run resumed then would run those again. If two
+        tasks of a run ask concurrently, one claims and the other waits, as the claim closes older requests.
         """
         runs = [each for each in live.find_runs(run_of(config)) if each.thread_id == thread_id]
         run = next((each for each in runs if each not in held_threads), None)
@@ -373,12 +379,12 @@ class RunClaims(Hook):
         try:
             yield from self._take(held)
         except ThreadTaken as error:
-            _log.info("%s", error)  # of two runs with new input, one gets a `CheckpointConflict`
+            _log.info("%s", error)  # one of two runs with new input gets a `CheckpointConflict`
 
     def wait_for_stored(self, session: Session, thread_id: str, has_others: bool = False) -> Plan[None]:
-        """Wait, for a while, until this process stores nothing on a thread. No trip."""
-        # A run that was cancelled may store, or a stream that was left and is not closed yet. Between two checkpoints
-        # of a run nothing is on its way, so several looks must find nothing.
+        """Wait until this process stores nothing on a thread, with a limit. No trip."""
+        # A cancelled run, or an abandoned stream that is not closed yet, may still store. Between two checkpoints of a
+        # run no write is in progress, so several polls must find none.
         if not (has_others or _is_storing(session, thread_id)):
             return
         until, looks, pause = self.timer() + self.patience, _LOOKS if has_others else 0, _TURN
@@ -392,12 +398,12 @@ class RunClaims(Hook):
             yield Pause(pause)
 
     def forget(self) -> None:
-        """Forget what was under way, in a process that was forked."""
+        """Reset in a forked child."""
         self.keeper.forget()
         storing.clear()
 
     def _wait_for_turn(self, held: HeldThread) -> Plan[None]:
-        """Claim a thread when no other run has it, and none waits that came before. Two trips if it is idle."""
+        """Claim a thread once no run has it and no earlier run waits. Two trips if idle."""
         claim, until = held.claim, self.timer() + self._timeout
         ticket = Ticket(claim.token, claim.record.holder, claim.record.since)
         place = Place(held.session, claim.thread_id, ticket, self.lease / 1000, self.timer)
@@ -410,7 +416,7 @@ class RunClaims(Hook):
                 else:
                     claim.record = replace(claim.record, until=self.clock() + self.lease)
                     try:
-                        # Of a claim that is to be watched, this loop takes the next look.
+                        # This loop also polls claims that must be watched.
                         return (yield from take(held.session, claim, lambda *of: bool(self.is_over(*of)), self.timer))
                     except ThreadTaken as error:
                         holder, since = error.holder, error.since
@@ -420,7 +426,7 @@ class RunClaims(Hook):
                 yield Pause(min(_SOON * (1 + len(ahead)), LATE))
         finally:
             if place.is_to_leave:
-                # In the keeper's thread: the run may be cancelled, and its loop must not be kept waiting.
+                # In the keeper's thread: the run may be cancelled, and must not block its loop.
                 self.keeper.defer(lambda: run(place.leave(), held.session.driver))
 
     def _new_claim(self, run: live.LiveRun, session: Session) -> HeldThread:
@@ -436,18 +442,18 @@ class RunClaims(Hook):
     def _check_resume(self, resume: Any) -> None:
         if resume is not None and self._plain_resume == "refuse" and not _is_by_id(resume):
             raise InvalidInput(
-                "Command(resume=value) answers whatever is asked when it comes, so a second click answers the next "
-                "question. This saver refuses it (plain_resume='refuse'): name the interrupt, "
+                "Command(resume=value) answers any question that is open when it arrives, so a second click answers "
+                "the next question. This saver refuses it (plain_resume='refuse'): name the interrupt, "
                 "Command(resume={id: value})"
             )
 
     def _wait_for_questions(self, held: HeldThread) -> Plan[Collection[live.LiveRun]]:
-        """Return the runs of this process that do no more than ask in a thread, once that is so; none after a while."""
+        """Wait until this process's runs of a thread only ask, and return them."""
         until = self.timer() + self.patience
         while asking := live.find_asking(held.session.store, held.claim.thread_id):
             if self.timer() >= until:
                 return ()
-            yield Pause(_SOON)  # a run that nobody has left ends meanwhile
+            yield Pause(_SOON)  # a run whose stream is consumed ends in this time
             for each in asking:
                 if not (yield from _is_at_question(held.session, each)):
                     break
@@ -456,7 +462,7 @@ class RunClaims(Hook):
         return ()
 
     def _take(self, held: HeldThread, asking: Collection[live.LiveRun] = (), *, waits: bool = False) -> Plan[None]:
-        """Claim a thread; if that was the claim of a run which is over, close what that one has asked in vain."""
+        """Claim a thread; if it replaces a dead run's claim, close its unstored requests."""
         given_up = {held_threads[run].token for run in asking if run in held_threads}
         try:
             held_threads[held.run] = held
@@ -473,7 +479,7 @@ class RunClaims(Hook):
             del held_threads[held.run]
             raise
         except ReadOnlyStore:
-            del held_threads[held.run]  # it stores nothing, and so does the run
+            del held_threads[held.run]  # neither the saver nor the run stores anything
         else:
             self.keeper.hold(held)
             if held.claim.expected:
@@ -482,7 +488,7 @@ class RunClaims(Hook):
             held.is_settled = True
 
     def is_over(self, claim: Kept[ClaimRecord], asked: float) -> bool | None:
-        """Return whether a claim is over: see `IsOver`. Clocks of other hosts never say that it is."""
+        """Return whether a claim is over: see `IsOver`. Other hosts' clocks do not decide."""
         if claim.token.startswith(_ours):
             return all(held.token != claim.token for held in list(held_threads.values()))
         record = claim.record
@@ -492,40 +498,42 @@ class RunClaims(Hook):
         return False if is_over is None and looks_alive(record.until, self.lease, self.clock()) else is_over
 
     def end(self, held: HeldThread, later: bool) -> None:
-        """Give back what a run has claimed: at once, or in the keeper's thread."""
+        """Release a run's claim: immediately, or `later` in the keeper's thread."""
         if later:
             self.keeper.defer(held.release)
             return
         try:
             held.release()
         except Exception as error:
-            _log.warning("%s; its claim stands until %d s have passed: %s", held.work, self.lease // 1000, error)
+            _log.warning(
+                "%s; its claim is not released and expires after %d s: %s", held.work, self.lease // 1000, error
+            )
 
     def close(self, timeout: float = 5.0) -> None:
-        """Give back what ended runs have claimed, for at most `timeout` seconds. It may be used on."""
+        """Release the claims of ended runs, for at most `timeout` seconds; stays usable."""
         self.keeper.flush(timeout)
 
 
 def is_taken(session: Session, thread_id: str) -> Plan[bool]:
-    """Return whether a run has claimed a thread, as far as a look tells: see `find_claim`. One trip."""
+    """Return whether a run has claimed a thread, by one read. One trip."""
     _, is_over = yield from find_claim(session, thread_id)
     return is_over is False
 
 
 def find_claim(session: Session, thread_id: str) -> Plan[tuple[ClaimRecord | None, bool | None]]:
-    """Return the claim of a thread, and whether it is over; `None` if it must be watched. To be shown. One trip."""
+    """Return a thread's claim, and whether it is over (`None`: unknown). One trip."""
     found, is_over = yield from judge_claim(session, thread_id)
     return found.record if found else None, is_over
 
 
 def is_in_doubt(session: Session, thread_id: str) -> Plan[bool]:
-    """Return whether the claim of a thread must be watched before it is taken; this was the first look. One trip."""
+    """Return whether a thread's claim must be watched, and start that. One trip."""
     _, is_over = yield from judge_claim(session, thread_id)
     return is_over is None
 
 
 def may_be_taken(session: Session, thread_id: str, *, watches: bool) -> Plan[bool]:
-    """Return whether a run may have a thread. One trip; more for at most a lease, if it `watches`."""
+    """Return whether a run may have a thread. One trip; more, up to a lease, to watch."""
     is_watched = False
     while True:
         found, is_over = yield from judge_claim(session, thread_id)
@@ -547,26 +555,26 @@ def _asks(writes: Writes) -> bool:
 
 
 def _is_at_question(session: Session, run: live.LiveRun) -> Plan[bool]:
-    """Return whether a run does no more than ask, and all that it has to store is stored. One trip, or none."""
+    """Return whether a run only asks, and everything is stored. One trip, or none."""
     if not run.is_at_question:
         return False
     return bool((yield from session.store.scan(Query(run.thread_id, "", run.asked_at, limit=1))))
 
 
 def _give_up(left: live.LiveRun, claim: Claim) -> None:
-    """Let a run that does no more than ask do nothing more: its thread has been claimed so, or may be by anybody."""
+    """Stop a run that only asks: its thread is claimed by another run, or free."""
     live.refuse_run(left, ThreadTaken(claim.thread_id, claim.record.holder, claim.record.since))
     if held := held_threads.pop(left, None):
         held.runs.keeper.drop(held)
 
 
 def _may_wait(reading: Reading) -> bool:
-    """Return whether a read may wait: a blocking one in a loop would keep that from storing what it waits for."""
+    """Return whether a read may wait: in a loop, a sync one would block its writes."""
     return reading.is_async or asyncio._get_running_loop() is None
 
 
 def _is_storing(session: Session, thread_id: str, kind: type[Put] | None = None) -> bool:
-    """Return whether this process is storing something on a thread, or something of this class."""
+    """Return whether this process has writes (of a kind) in progress on a thread."""
     return any(
         store is session.store and thread == thread_id and (kind is None or type(new) is kind)
         for new, (store, thread) in list(storing.items())
@@ -574,12 +582,12 @@ def _is_storing(session: Session, thread_id: str, kind: type[Put] | None = None)
 
 
 def _is_by_id(resume: Any) -> bool:
-    # As LangGraph tells the two apart.
+    # The same test as LangGraph's.
     return isinstance(resume, dict) and all(isinstance(key, str) and _INTERRUPT_ID.fullmatch(key) for key in resume)
 
 
 def keepers_of(drain: live.Drain) -> Sequence[Keeper[Any]]:
-    """Return the keepers of a saver and of its views for tenants."""
+    """Return the keepers of a saver and of its tenant views."""
     return [each.keeper for each in list(_all) if each.drain is drain]
 
 
@@ -590,7 +598,7 @@ def _at_exit() -> None:
 
 
 def _after_fork() -> None:
-    # The runs of the parent are the parent's, and so are its claims.
+    # Runs and claims belong to the parent.
     global _ours
     _ours = secrets.token_hex(8)
     held_threads.clear()

@@ -1,8 +1,8 @@
-"""With `recoverable=True`: which process runs a thread, whether that process is alive, and why a run has stopped.
+"""Marks of checkpoints (`recoverable=True`): a run's process, and why it stopped.
 
-Each checkpoint that a run puts in its root graph carries a mark of 8 bytes, which names the saver of a process. The
-saver renews one heartbeat for all its runs. A run that ends with steps left, and whose end is heard, notes why it has
-stopped. A run is cut off if its heartbeat is over and no such note was written.
+Each checkpoint that a run stores in its root graph has a mark of 8 bytes, which identifies the saver of a process. The
+saver renews one heartbeat for all its runs. If a run ends with steps left, and the saver is notified of its end, it
+records the reason. A run is cut off if its heartbeat has expired and no reason was recorded.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from langgraph_keel.runs.records import LAST, PROCESSES, STOPS, ProcessRecord, S
 
 _log = logging.getLogger(__name__)
 NOBODY = 1 << 63
-"""The mark of a checkpoint that no run has put, such as that of `update_state`."""
+"""The mark of a checkpoint stored outside of runs, such as by `update_state`."""
 ACCEPTED = NOBODY + 1
-"""The mark of input that no run has put either, and that any process may run: see `KeelSaver.accept`."""
+"""The mark of accepted input, which any process may run: see `KeelSaver.accept`."""
 _BY_HAND = {NOBODY: "updated", ACCEPTED: "accepted"}
 _NODES = "nodes"
-"""In a header's `about`, of accepted input: the nodes of its graph."""
+"""Key in a header's `about` for accepted input: the nodes of its graph."""
 IDLE = 30
-"""Heartbeats without a run or worker after which a saver removes its heartbeat, until the next one."""
+"""Heartbeats without a run or worker after which a saver removes its heartbeat."""
 _INCOMPLETE = "status:incomplete"
 
 
 def write_stop(session: Session, thread_id: str, stop: Stop) -> Plan[bool]:
-    """Note why the last run of a thread has stopped; return whether it was, as another run may have the thread by now.
+    """Record why a thread's last run stopped; return `False` if another run has it.
 
-    Two trips, and one more to replace an older note.
+    Two trips, and one more to replace an older record.
     """
     claim, is_over = yield from judge_claim(session, thread_id)
     if claim is not None and is_over is False:
@@ -66,8 +66,8 @@ _accepts: ContextVar[Sequence[str] | None] = ContextVar("keel_accepts", default=
 
 @contextmanager
 def accepting(nodes: Iterable[str]) -> Iterator[None]:
-    """Mark a checkpoint that is put here, without a run, as accepted input of the graph with these nodes."""
-    # Not a note that follows the checkpoint: a crash between the two would leave neither idle nor accepted.
+    """Mark checkpoints stored in this block as accepted input of a graph with `nodes`."""
+    # Stored with the checkpoint: after a crash between two writes, it would be neither idle nor accepted.
     token = _accepts.set(sorted(nodes))
     try:
         yield
@@ -76,7 +76,7 @@ def accepting(nodes: Iterable[str]) -> Iterator[None]:
 
 
 class Marks(Hook):
-    """Marks the checkpoints of one saver, renews its heartbeat, and notes why its runs stop."""
+    """Marks a saver's checkpoints, renews its heartbeat, records why its runs stop."""
 
     def __init__(self, keeper: Keeper[Any]) -> None:
         self._keeper = keeper
@@ -84,11 +84,11 @@ class Marks(Hook):
         _all.add(self)
 
     def forget(self) -> None:
-        """Become another process, after a fork: the mark, the heartbeat and the runs are the parent's."""
+        """Reset in a forked child: mark, heartbeat and runs belong to the parent."""
         self.mark = NOBODY | secrets.randbits(63)
         self._term = f"by:{key_of(self.mark)}"
-        self.token = secrets.token_hex(16)  # of the heartbeat's cell: known before anything is sent
-        self.stops: dict[str, Stop] = {}  # those that are not written yet, by the thread
+        self.token = secrets.token_hex(16)  # of the heartbeat's cell; known before the first request
+        self.stops: dict[str, Stop] = {}  # not written yet, by thread
         self._session: Session | None = None  # if set, the heartbeat is stored
         self._beat = self._idle = 0
 
@@ -100,7 +100,7 @@ class Marks(Hook):
     # -- marks -----------------------------------------------------------------------------------------------------
 
     def begin(self, session: Session, reading: Reading) -> None:
-        """Hear the end of a run that begins."""
+        """Register for the end of a run that starts."""
         if begins_run(reading.config) and (begun := live.find_run(reading.config)):
             begun.on_end = partial(self._end, session, begun)
 
@@ -117,11 +117,11 @@ class Marks(Hook):
             put.header.about.update({MARK: NOBODY} if nodes is None else {MARK: ACCEPTED, _NODES: nodes})
 
     def before_put(self, session: Session, put: Put) -> Plan[None] | None:
-        """Store the heartbeat before the first checkpoint that names it. One trip then, else none."""
+        """Store the heartbeat before the first checkpoint that refers to it."""
         return self._begin_heartbeat(session) if self._session is None and self in put.notes else None
 
     def keep_alive(self, session: Session) -> Plan[None]:
-        """Keep the heartbeat while a worker looks for threads. One trip if it is not stored, else none."""
+        """Keep the heartbeat while a worker polls. One trip if it is not stored."""
         self._idle = 0
         if self._session is None:
             yield from self._begin_heartbeat(session)
@@ -134,17 +134,17 @@ class Marks(Hook):
         self._keeper.hold(self)
 
     def after_put(self, session: Session, put: Put) -> None:
-        """Note which checkpoint its run would leave."""
+        """Record the checkpoint that its run would leave."""
         if found := put.notes.get(self):
             found.left = (str(put.address.checkpoint_id),) if _INCOMPLETE in put.terms else ()
 
     def put_failed(self, session: Session, put: Put, error: BaseException) -> None:
-        """Note that a checkpoint may be stored nevertheless."""
+        """Record that a checkpoint may have been stored anyway."""
         if (found := put.notes.get(self)) and not isinstance(error, CheckpointConflict):
             found.left = (*_left_by(found), str(put.address.checkpoint_id))
 
     def after_writes(self, session: Session, writes: Writes) -> None:
-        """Note that a task has failed, and its error is stored."""
+        """Record that a task has failed, and its error is stored."""
         if not writes.address.checkpoint_ns and any(channel == ERROR for channel, _ in writes.writes):
             for found in live.find_runs(run_of(writes.config)):
                 found.failed_at = writes.address.checkpoint_id
@@ -152,7 +152,7 @@ class Marks(Hook):
     # -- the end of a run --------------------------------------------------------------------------------------------
 
     def _end(self, session: Session, ended: live.LiveRun, error: BaseException | None, later: bool) -> None:
-        """Note why a run has stopped, if it leaves steps that it has neither asked about nor failed in."""
+        """Record why a run has stopped, if it leaves steps without a question or failure."""
         left = ended.left or () if error is None else _left_by(ended)
         if not left or ended.refusal or not {ended.asked_at, ended.failed_at}.isdisjoint(left):
             return
@@ -165,10 +165,10 @@ class Marks(Hook):
         try:
             write()
         except Exception as failure:
-            _log.warning("thread %r: why its run has stopped is not noted yet: %s", ended.thread_id, failure)
+            _log.warning("thread %r: the reason why its run stopped is not recorded yet: %s", ended.thread_id, failure)
 
     def _write_stop(self, session: Session, thread_id: str, stop: Stop) -> None:
-        """Write a note; if the store fails, it is written with the next heartbeat."""
+        """Store a stop; if the store fails, retry with the next heartbeat."""
         if self.stops.get(thread_id) is stop:
             run(write_stop(session, thread_id, stop), session.driver)
             if self.stops.get(thread_id) is stop:
@@ -177,7 +177,7 @@ class Marks(Hook):
     # -- the heartbeat -----------------------------------------------------------------------------------------------
 
     def renew(self) -> bool:
-        """Renew the heartbeat, or remove it after a long time without runs. In the keeper's thread."""
+        """Renew the heartbeat, or remove it if idle. Runs in the keeper's thread."""
         session = self._session
         if session is None:
             return False
@@ -189,14 +189,14 @@ class Marks(Hook):
         self._beat += 1
         cells = Cells(session, PROCESSES, None)
         cell = cells.cell(ProcessRecord(this_holder(), self._beat, session.now), token=self.token)
-        for expected in (self.token, None):  # it is gone if this process was taken for dead
+        for expected in (self.token, None):  # removed if this process was considered dead
             if run(cells.swap_raw(key_of(self.mark), expected, cell), session.driver).done:
                 break
         return True
 
     def _end_heartbeat(self, session: Session) -> bool:
-        """Remove the heartbeat, unless a run is active or has left a note to write; return whether it is removed."""
-        # In this order: a run that begins now either is seen here, or sees that its first put must store a heartbeat.
+        """Remove the heartbeat if no run is active and no stop unwritten; return success."""
+        # In this order: a run that starts now is either seen here, or sees that its first write must store a heartbeat.
         self._session = None
         if live.find_runs_of(session.store) or self.stops:
             self._session = session
@@ -206,15 +206,15 @@ class Marks(Hook):
         return True
 
     def close(self) -> None:
-        """Remove the heartbeat. That of a run which is still active is over a lease later."""
+        """Remove the heartbeat. If a run is still active, it expires after a lease."""
         if (session := self._session) is not None:
             try:
                 self._end_heartbeat(session)
             except Exception as error:
-                _log.warning("the heartbeat of %s is not removed: %s", this_holder(), error)
+                _log.warning("the heartbeat of %s could not be removed: %s", this_holder(), error)
 
     def before_sweep(self, session: Session, remind_after: float | None) -> Plan[Sequence[Any]]:
-        """Remove the heartbeats of processes that are dead."""
+        """Remove the heartbeats of dead processes."""
         cells, asked = Cells(session, PROCESSES, None), _timer(session)
         kept = yield from cells.every()
         dead = {key: each.token for key, each in kept if _is_over(session, key, each, asked)}
@@ -224,7 +224,7 @@ class Marks(Hook):
 
 
 def _left_by(ended: live.LiveRun) -> tuple[str, ...]:
-    """Return which checkpoints a run leaves that is cut short: that it began from, if it has put none."""
+    """Return the last checkpoints of an interrupted run: its start if it stored none."""
     if ended.left is not None:
         return ended.left
     return (ended.began_at,) if ended.goes_on and ended.began_at else ()
@@ -236,7 +236,7 @@ def _why(error: BaseException | None, drains: bool) -> Why:
     if error is None:
         return "breakpoint"
     is_cancelled = isinstance(error, GeneratorExit | CancelledError | KeyboardInterrupt | SystemExit)
-    # The end of a process cancels what has not ended within the grace time of a drain.
+    # The end of a process cancels runs that have not ended within the grace time of a drain.
     if isinstance(error, GraphDrained) or (is_cancelled and drains):
         return "drained"
     if is_cancelled:
@@ -249,13 +249,13 @@ def _why(error: BaseException | None, drains: bool) -> Why:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verdict on the last run of a thread that has steps left, and neither asks nor has failed.
+    """A verdict on a thread's last run, if it left steps, no question and no failure.
 
     Attributes:
         state: `"runs"`, `"cut off"`, `"stopped"`; or `"unfinished"`, if its process must be watched for a lease.
-        why: Why it has ended, if that was heard: see `Why`; `"updated"` if no run has put the latest checkpoint.
-        holder: The process that it runs in, or that must be watched; empty if that is not known.
-        is_second: Whether it was cut off when it resumed a run that was cut off itself.
+        why: Why it has ended, if recorded: see `Why`; `"updated"` if the latest checkpoint is not from a run.
+        holder: The process that runs it, or that must be watched; empty if unknown.
+        is_second: Whether it was cut off while resuming a run that had been cut off.
     """
 
     state: Literal["runs", "cut off", "stopped", "unfinished"]
@@ -265,7 +265,7 @@ class Verdict:
 
 
 Processes: TypeAlias = MutableMapping[int, tuple[str, bool | None]]
-"""Holders by their marks, and whether each is over, as they were read for other threads."""
+"""Holders by mark, and whether each is over: a cache across threads."""
 
 
 def judge_run(
@@ -276,15 +276,15 @@ def judge_run(
     is_over: bool | None,
     processes: Processes | None = None,
 ) -> Plan[Verdict | None]:
-    """Return the verdict on a thread of which no run of this process and no claim says that it runs.
+    """Return the verdict on a thread without a run in this process or a live claim.
 
-    Two trips at most; none if the checkpoint has no mark.
+    At most two trips; none if the checkpoint has no mark.
 
     Args:
         session: The session of the saver.
         head: The latest checkpoint.
-        about: What hooks have added to its header.
-        claim: The claim of the thread by a run that resumes; `None` if there is none.
+        about: The data that hooks have added to its header.
+        claim: The claim of the thread by a resuming run, if any.
         is_over: Whether that claim is over; `None` if it must be watched.
         processes: Known verdicts on processes; new ones are added.
 
@@ -303,7 +303,7 @@ def judge_run(
     if claim is not None and is_over is None:
         return Verdict("unfinished", holder=claim.record.holder)
     if stop is not None or (mark in _BY_HAND and claim is not None):
-        return Verdict("cut off")  # the run that resumed it
+        return Verdict("cut off")  # the run that resumed the thread
     if mark in _BY_HAND:
         return Verdict("stopped", _BY_HAND[mark])
     known = processes if processes is not None else {}
@@ -322,7 +322,7 @@ def mark_in(about: Mapping[str, Any]) -> int | None:
 
 
 def nodes_known(header: Header) -> set[str]:
-    """Return nodes of the graph of a thread: those that have run, and those of the graph that its input is for."""
+    """Return known nodes of a thread's graph: executed ones, and those of its input."""
     named, seen = header.about.get(_NODES), header.checkpoint.get("versions_seen") or {}
     found = (*seen, *(named if isinstance(named, list) else ()))
     return {node for node in found if isinstance(node, str) and not node.startswith("__")}
@@ -334,19 +334,20 @@ def key_of(mark: int) -> str:
 
 
 def judge_process(session: Session, mark: int) -> Plan[tuple[str, bool | None]]:
-    """Return the process that a mark names, and whether its runs are over; `None` if it must be watched. One trip.
+    """Return the process of a mark, and whether its runs are over (`None`: watch it).
 
-    No clock decides: a process of this machine is alive or not, and another one's heartbeat is watched for a lease.
+    Clocks are not used: a process of this machine is alive or not, and the heartbeat of another machine's process is
+    watched for a lease. One trip.
     """
     asked = _timer(session)
     found = yield from Cells(session, PROCESSES, None).find(key_of(mark))
-    if found is None:  # it is removed only when no run is left
+    if found is None:  # it is removed only if no run is left
         return "", True
     return found.record.holder, _is_over(session, key_of(mark), found, asked)
 
 
 def read_processes(session: Session) -> Plan[Sequence[ProcessRecord]]:
-    """Return the heartbeats of processes that run graphs, or have done so lately; not of those known to be dead."""
+    """Return the heartbeats of processes that recently ran graphs, except dead ones."""
     cells, asked = Cells(session, PROCESSES, None), _timer(session)
     kept = yield from cells.every()
     return [each.record for key, each in kept if not _is_over(session, key, each, asked)]

@@ -1,4 +1,4 @@
-"""Methods of a saver for runs: ending them before their process ends, and repeating those that were refused."""
+"""Methods of a saver for runs: draining them, and retrying refused ones."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ if TYPE_CHECKING:
 
 
 class DrainMethods(EngineSaver):
-    """The methods that end runs."""
+    """The methods that drain runs."""
 
     def draining(self, grace: float = 30.0) -> Draining:
-        """Return a block in which SIGTERM and SIGINT end all runs of this saver after the steps that they are in.
+        """Return a block in which SIGTERM and SIGINT end this saver's runs.
 
         Write `with saver.draining():`, and in asyncio `async with saver.draining():`. After the first signal, each run
-        raises LangGraph's `GraphDrained` when its step has ended, and a run that begins raises `SaverDraining`. At its
-        end, the block waits for the runs, and then does what the signal did before: SIGTERM ends the program
-        with status 0, or 1 if runs have not ended (`SystemExit`), SIGINT raises `KeyboardInterrupt`, and a handler of
-        the program is called. These two errors do not leave the block then; others do. A second signal does what it
-        did before at once. In a running loop, the end of a plain `with` does not wait for asynchronous runs. Blocks
-        may be nested, also of several savers: a signal ends the runs of all, and the outermost acts on it.
+        raises LangGraph's `GraphDrained` at the end of its current step, and a new run raises `SaverDraining`. At its
+        end, the block waits for the runs, and then performs the signal's usual action: SIGTERM ends the program with
+        status 0, or 1 if runs have not ended (`SystemExit`), SIGINT raises `KeyboardInterrupt`, and a handler of the
+        program is called. The block then suppresses `GraphDrained` and `SaverDraining`, but no other errors. A second
+        signal performs its usual action immediately. In a running loop, a plain `with` does not wait for asynchronous
+        runs. Blocks may be nested, also of several savers: a signal ends the runs of all, and the outermost block acts
+        on it.
 
-        With `recoverable=True`, `status` says of the threads that they were drained, and may be continued.
+        With `recoverable=True`, `status` reports the threads as drained, and workers continue them.
 
         Args:
-            grace: Seconds to wait for the end of the steps. A run that takes longer is logged, and is not stopped.
+            grace: Seconds to wait for the end of the steps. A run that takes longer is logged, but not stopped.
 
         Raises:
-            InvalidInput: If the saver is a tenant's view, `grace` is no number of seconds, or the block is not entered
-                by the main thread.
+            InvalidInput: If the saver is a tenant's view, `grace` is not a number of seconds, or the block is not
+                entered in the main thread.
         """
         from langgraph_keel.runs.drain import Draining
 
@@ -44,19 +45,19 @@ class DrainMethods(EngineSaver):
         return Draining(self._engine, self.stack.drain, grace)
 
     def _drain(self, grace: float = 30.0) -> Plan[tuple[str, ...]]:
-        """End all runs of this saver after the steps that they are in, for a program that handles signals itself.
+        """End this saver's runs after their steps, if your program handles signals.
 
-        As `draining` does after a signal; no run begins on this saver from then on. In a running loop, the blocking
-        form does not wait for asynchronous runs: await the other one.
+        Works like `draining` after a signal; from then on, no run can start on this saver. In a running loop, the
+        blocking form does not wait for asynchronous runs: await the other one.
 
         Args:
-            grace: Seconds to wait for the end of the steps. A run that takes longer is logged, and is not stopped.
+            grace: Seconds to wait for the end of the steps. A run that takes longer is logged, but not stopped.
 
         Returns:
             The threads of the runs that have not ended; empty if all have.
 
         Raises:
-            InvalidInput: If the saver is a tenant's view, or `grace` is no number of seconds.
+            InvalidInput: If the saver is a tenant's view, or `grace` is not a number of seconds.
         """
         from langgraph_keel.runs.drain import drain_runs
 
@@ -68,13 +69,13 @@ class DrainMethods(EngineSaver):
 
     def _check_drain(self, grace: float) -> None:
         if self.tenant is not None:
-            raise InvalidInput(f"this saver is tenant {self.tenant!r}'s: drain the saver that it came from, with all")
+            raise InvalidInput(f"this saver is a view of tenant {self.tenant!r}: drain the saver it was made from")
         if not isinstance(grace, int | float) or not grace >= 0:
-            raise InvalidInput(f"grace must be seconds, not {grace!r}")
+            raise InvalidInput(f"grace must be a number of seconds, not {grace!r}")
 
 
 class RunMethods(Component):
-    """`saver.runs`: runs of graphs on a thread that others run on, too."""
+    """`saver.runs`: runs on threads that are shared with other runs."""
 
     def _invoke_with_retry(
         self,
@@ -87,30 +88,31 @@ class RunMethods(Component):
         timeout: float = 60.0,
         **options: Any,
     ) -> Plan[Any]:
-        """Invoke a graph; if another run on the thread was quicker, invoke it again when that has ended.
+        """Invoke a graph, again if another run on the thread was faster.
 
-        Before each repetition it waits until no step of the thread is left. Refused runs wait in line, those of other
-        processes too, in the order of their refusals. The input is given again unless it is in the thread
-        (`CheckpointConflict.input_again`): then the run does the steps that are left, and returns the state. Steps of
-        the refused run are repeated; a `ToolCache` answers its calls of tools.
+        Before each retry it waits until the thread has no steps left. Refused runs, also of other processes, wait in
+        line in the order of their refusals. The input is passed again unless the thread already contains it
+        (`CheckpointConflict.input_again`): then the run executes the remaining steps, and returns the state. Steps of
+        the refused run are repeated; a `ToolCache` returns the stored results of its tool calls.
 
-        No trip more than `graph.invoke` if nothing is refused; else about two a look, and five for the place in line.
+        Costs no more trips than `graph.invoke` if nothing is refused; else about two per poll, and five for the place
+        in line.
 
         Args:
             graph: A graph that is compiled with this saver.
-            given: What to invoke it with.
-            config: The config, which names the thread.
-            attempts: How often it is invoked at most.
-            timeout: Seconds that it waits before each further attempt at most.
-            **options: As for `graph.invoke`.
+            given: The input.
+            config: The config, with the thread's id.
+            attempts: Maximum number of attempts.
+            timeout: Maximum wait before each retry, in seconds.
+            **options: Passed to `graph.invoke`.
 
         Returns:
             The result of the graph.
 
         Raises:
-            CheckpointConflict: The last attempt was refused, too; or the thread has not come to its end in time; or it
-                waits for a person; or only the thread can tell whether it has the input (`may_be_stored`).
-            InvalidInput: The graph runs on another saver, or `attempts` or `timeout` cannot be meant so.
+            CheckpointConflict: If the last attempt was refused, too, the thread has not finished in time, it waits for
+                a person, or only a look at the thread shows whether it contains the input (`may_be_stored`).
+            InvalidInput: If the graph has another saver, or `attempts` or `timeout` is invalid.
         """
         from langgraph_keel.runs.retry import invoke_with_retry
 

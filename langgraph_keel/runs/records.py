@@ -1,4 +1,4 @@
-"""Records of savers with `recoverable=True`: heartbeats of processes, why runs have stopped, attempts to recover."""
+"""Records for `recoverable=True`: heartbeats, reasons of stops, recovery attempts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any, Literal, TypeAlias, get_args
 from langgraph_keel.engine.tables import CellTable
 
 LAST = "last"
-"""The key of the note why the last run of a thread has stopped, and of the attempts of workers to continue it."""
+"""The key of a thread's last stop, and of the attempts to recover it."""
 Why: TypeAlias = Literal["breakpoint", "cancelled", "drained", "accepted", "failed", "unreachable"]
-"""Why a run has stopped with steps left: `"failed"` is an error that no task has stored, such as `GraphRecursionError`,
-and `"unreachable"` that of a store that could not be reached."""
+"""Why a run has stopped with steps left.
+
+`"failed"` is an error outside of its tasks, such as `GraphRecursionError`; `"unreachable"` is an unreachable store.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class ProcessRecord:
     """The heartbeat of the runs of one saver in one process."""
 
     holder: str  # the process (see `langgraph_keel.engine.leases`)
-    beat: int  # more with each renewal
+    beat: int  # increases with each renewal
     since: str  # ISO time
 
 
@@ -29,10 +31,10 @@ class Stop:
     """Why the last run of a thread has stopped with steps left.
 
     Attributes:
-        checkpoints: The ids of the checkpoints that it may have left as the latest: more than one if it is not known
-            whether its last put was stored.
+        checkpoints: The ids of the possible latest checkpoints: more than one if it is unknown whether its last one was
+            stored.
         why: The reason.
-        claim: The token of the claim of the thread at that time, which is older; empty if it had none.
+        claim: The token of the thread's claim at that time; empty if it had none.
     """
 
     checkpoints: tuple[str, ...]
@@ -45,9 +47,9 @@ class Tries:
     """The attempts of workers to continue a thread from one checkpoint.
 
     Attributes:
-        checkpoint_id: The checkpoint. From another one, nothing was tried yet.
-        count: How many there were. An attempt is counted before it begins.
-        error: The error of the last one; empty if its end was not heard.
+        checkpoint_id: The checkpoint to which the count applies.
+        count: The number of attempts, counted before they begin.
+        error: The error of the last attempt; empty if its result was not recorded.
     """
 
     checkpoint_id: str

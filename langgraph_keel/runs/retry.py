@@ -1,4 +1,4 @@
-"""A run that was refused, as another one was quicker: it begins again when that one has ended, in order with others."""
+"""Retries runs that were refused because another run was faster, in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from langgraph_keel.runs.hook import RunClaims
 from langgraph_keel.runs.turns import Place, Ticket
 
 _SOON = 0.02
-"""Seconds between two looks at a thread by the run that is next; at most `LATE`."""
+"""Initial polling interval of the next run in line, in seconds; at most `LATE`."""
 
 
 def invoke_with_retry(
@@ -31,7 +31,7 @@ def invoke_with_retry(
     timeout: float,
     options: Mapping[str, Any],
 ) -> Plan[Any]:
-    """Invoke a graph, again whenever another run was quicker; see `saver.runs.invoke_with_retry`."""
+    """Invoke a graph with retries; see `saver.runs.invoke_with_retry`."""
     claims = _check(engine, graph, attempts, timeout)
     thread_id = address_of(config).thread_id
     try:
@@ -57,7 +57,7 @@ def invoke_with_retry(
         raise conflict
     finally:
         if place.is_to_leave:
-            # In the keeper's thread: the run may be cancelled, and its loop must not be kept waiting.
+            # In the keeper's thread: the run may be cancelled, and must not block its loop.
             claims.keeper.defer(lambda: run(place.leave(), session.driver))
 
 
@@ -73,19 +73,19 @@ def _wait_for_turn(
     timeout: float,
     conflict: CheckpointConflict,
 ) -> Plan[None]:
-    """Wait until the thread has nothing left to do, and no run waits that lost before. Two trips a look."""
+    """Wait until the thread has no steps left, and no earlier run waits."""
     until = claims.timer() + timeout
     while True:
-        yield from place.stay()  # also while it runs: who loses to it waits behind it
+        yield from place.stay()  # also while it runs: runs that lose to it wait behind it
         ahead = yield from place.look()
         state = None if ahead else (yield Call(partial(graph.get_state, config), partial(graph.aget_state, config)))
         if state is not None and not state.next:
             return
         if state is not None and state.interrupts:
-            conflict.add_note("It was not run again: the thread waits for a person, and new input would end that")
+            conflict.add_note("It was not run again: the thread waits for a person; new input would drop the question")
             raise conflict
         if claims.timer() >= until:
-            conflict.add_note(f"It was not run again: after {timeout:g} s the thread had not come to its end")
+            conflict.add_note(f"It was not run again: after {timeout:g} s the thread had not finished")
             raise conflict
         yield Pause(min(_SOON * (1 + len(ahead)), LATE))
 
@@ -94,9 +94,9 @@ def _check(engine: Engine, graph: Any, attempts: int, timeout: float) -> RunClai
     """Check the arguments; return the hook whose lease and keeper the line uses."""
     theirs, claims = engine_of(getattr(graph, "checkpointer", None)), engine.session.hooks.find(RunClaims)
     if theirs is None or claims is None or not theirs.is_same_store(engine):
-        raise InvalidInput(f"{graph!r:.80} is no graph that was compiled with this saver")
+        raise InvalidInput(f"{graph!r:.80} is not a graph compiled with this saver")
     if type(attempts) is not int or attempts < 1:
-        raise InvalidInput(f"attempts must be a number, at least 1, not {attempts!r}")
+        raise InvalidInput(f"attempts must be an integer of 1 or more, not {attempts!r}")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < 1e9:
-        raise InvalidInput(f"timeout must be seconds, not {timeout!r}")
+        raise InvalidInput(f"timeout must be a number of seconds, not {timeout!r}")
     return claims

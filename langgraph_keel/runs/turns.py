@@ -1,7 +1,7 @@
-"""The line of runs that wait for a thread, in the order in which they came (`on_busy="wait"`): one cell a thread.
+"""The line of runs that wait for a thread (`on_busy="wait"`), one cell per thread.
 
-The clocks of two hosts are not compared. A run that waits changes the beat of its ticket now and then; a run behind it
-removes a ticket whose process is dead, or whose beat has not changed for a lease by its own clock.
+Clocks of different hosts are not compared. A waiting run regularly increases the beat of its ticket. A run behind it
+removes a ticket whose process is dead, or whose beat has not changed for a lease by the observer's own clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEY = "line"
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The place of a run that waits."""
+    """The place of a waiting run."""
 
     token: str
     holder: str  # the run's process (see `langgraph_keel.engine.leases`)
@@ -37,7 +37,7 @@ def _pack(line: Line) -> list[Any]:
 
 def _unpack(parts: Sequence[Any]) -> Line:
     if any([type(part) for part in ticket] != [str, str, str, int] for ticket in parts):
-        raise TypeError("it does not hold what it should")
+        raise TypeError("it has parts of the wrong type")
     return tuple(Ticket(*ticket) for ticket in parts)
 
 
@@ -45,7 +45,7 @@ LINES: CellTable[Line] = CellTable("turns", "the line of runs that wait", _pack,
 
 
 class Place:
-    """The place of one run in the line for a thread. `lease` and `timer` are in seconds, of this process alone."""
+    """The place of a run in the line. `lease` and `timer` are in seconds, local."""
 
     def __init__(
         self, session: Session, thread_id: str, ticket: Ticket, lease: float, timer: Callable[[], float]
@@ -61,11 +61,11 @@ class Place:
 
     @property
     def is_to_leave(self) -> bool:
-        """Whether anything stands in the line that `leave` takes out."""
+        """Whether the line contains tickets that `leave` would remove."""
         return self._is_in or bool(self._dead)
 
     def look(self) -> Plan[Line]:
-        """Return who is ahead, the first one first. One trip."""
+        """Return the tickets ahead, in order. One trip."""
         asked = self._timer()
         kept = yield from self._cells.find(KEY)
         line = kept.record if kept else ()
@@ -80,7 +80,7 @@ class Place:
         return [ticket for ticket in ahead if ticket.token not in self._dead]
 
     def stay(self) -> Plan[None]:
-        """Wait in the line, where the run is or at the end. Two trips at first, and now and then, else none."""
+        """Keep the place in the line, or join it. Two trips to join or renew, else none."""
         if self._is_in and self._timer() < self._beat_at:
             return
         self._is_in = True
@@ -96,7 +96,7 @@ class Place:
         yield from self._cells.change(KEY, change)
 
     def leave(self) -> Plan[None]:
-        """Wait no longer. Two trips."""
+        """Leave the line. Two trips."""
 
         def change(line: Line | None) -> Line | None:
             return tuple(each for each in self._without_dead(line) if each.token != self._ticket.token) or None

@@ -1,7 +1,7 @@
-"""Workers, which resume threads that are due, and the threads that are due because something was decided there.
+"""Workers, which resume due threads, and the threads that are due by a decision.
 
 A poll is one listing. Each run claims its thread (`runs.hook`), so a second worker is refused before a node runs. A
-notice of a decision spares a worker the wait for its next poll; one that is lost costs a poll.
+notice of a decision starts the next poll immediately; if it is lost, the worker waits for its polling interval.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from langgraph_keel.runs.marks import Marks
 
 _log = logging.getLogger(__name__)
 _LONGEST = 30.0
-"""Most seconds until a thread that could not go on is looked at again."""
-# Of LangGraph: its servers set it, too. A run that answers what is not asked is refused before a node of it runs.
+"""Maximum seconds until a thread that could not resume is tried again."""
+# An option of LangGraph, also set by its servers: a run that answers a question that is not open is refused before a
+# node runs.
 _STRICT = {CONFIG_KEY_STRICT_RESUME: True}
 _NOT_ASKED: Any = getattr(errors, "UnknownInterruptError", ())
 
@@ -43,15 +44,15 @@ _NOT_ASKED: Any = getattr(errors, "UnknownInterruptError", ())
 @publish
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A thread that went on.
+    """A thread that was resumed.
 
     Attributes:
         thread_id: The thread.
-        result: What the graph returned; it may wait again (`__interrupt__`).
-        error: What the graph raised instead. After `run_when_decided`, the worker does not try again before something
-            else is decided there; after `recover`, workers try again while there are attempts left.
-        attempts: Of `recover`: how often workers have tried to continue the thread from the checkpoint at which it was
-            taken over, this time included.
+        result: The result of the graph, which may wait again (`__interrupt__`).
+        error: The exception of the graph, if it raised. The worker of `run_when_decided` does not retry before there is
+            another decision in the thread; those of `recover` retry until the attempts are used up.
+        attempts: For `recover`: the number of attempts from the checkpoint at which the thread was taken over,
+            including this one.
     """
 
     thread_id: str
@@ -68,9 +69,10 @@ class DueThread:
     """A thread that a worker may continue."""
 
     thread_id: str
-    # What makes it due: with other ones, it is due again. Of a decision, the requests of the tasks with all answers.
+    # The ids that make it due: with other ids, it is due again. For decisions, the requests of tasks with all
+    # answers.
     ids: frozenset[str]
-    since: str  # when that was so first, ISO time
+    since: str  # since when it is due, ISO time
     owner: str
 
 
@@ -78,7 +80,10 @@ D = TypeVar("D", bound=DueThread)
 
 
 def find_settled(session: Session) -> Plan[Sequence[DueThread]]:
-    """Return the threads in which a task has all its answers, the longest wait first. A trip for 1,000 requests."""
+    """Return the threads in which a task has all answers, longest waiting first.
+
+    A trip for each 1,000 requests.
+    """
     by_thread: defaultdict[str, list[ApprovalRequest]] = defaultdict(list)
     now = session.now
     for held in (yield from Approvals(session).all(CURRENT)):
@@ -94,26 +99,26 @@ def find_settled(session: Session) -> Plan[Sequence[DueThread]]:
 
 
 def _is_waiting(session: Session, thread_id: str) -> Plan[bool]:
-    """Return whether something that was decided is still asked, and nobody goes on with it."""
+    """Return whether a decided question is still open, and no run uses its decision."""
     found = yield from find_free_answers(session, thread_id)
     head = (yield from session.store.read_entry(Address(thread_id, "", None))) if found else None
     if head is None:
         return False
     asked = find_interrupts(session, head, is_upgraded=True)
-    # Of classes of the program, which this process does not know: whoever has the graph will see.
+    # `None`: of classes unknown to this process; the process with the graph decides.
     return asked is None or any(each.id in found for _, each in asked)
 
 
 class RetryList:
-    """The threads that one worker need not try again, or not yet, of those that the last listing has named."""
+    """The threads of the last listing that a worker must not retry, or not yet."""
 
     def __init__(self, poll: float) -> None:
-        self._poll = poll  # seconds until a thread that cannot continue is looked at again; then longer and longer
-        # What made it due when it was tried, since when, and when to try again.
+        self._poll = poll  # initial retry interval in seconds, then increasing
+        # By thread: the ids that made it due, the time of the first try, and the time of the next.
         self._known: dict[str, tuple[frozenset[str], float, float]] = {}
 
     def due(self, found: Sequence[D]) -> Sequence[D]:
-        """Return what is to be tried, of a listing."""
+        """Return the threads of a listing that should be tried."""
         known = self._known
         self._known = {
             each.thread_id: known[each.thread_id]
@@ -123,16 +128,16 @@ class RetryList:
         return [each for each in found if self.is_due(each)]
 
     def is_due(self, each: DueThread) -> bool:
-        """Return whether a thread is to be tried."""
+        """Return whether a thread should be tried now."""
         ids, _, at = self._known.get(each.thread_id, (each.ids, 0.0, 0.0))
         return ids != each.ids or at <= time.monotonic()
 
     def done(self, each: DueThread) -> None:
-        """Do not try it again before something else makes it due."""
+        """Do not retry a thread before other ids make it due."""
         self._known[each.thread_id] = each.ids, inf, inf
 
     def later(self, each: DueThread) -> None:
-        """Try it again, when it has waited as long again."""
+        """Retry a thread after as long again as it has waited, up to `_LONGEST`."""
         now = time.monotonic()
         _, since, _ = self._known.get(each.thread_id, (each.ids, now, now))
         since = now if since == inf else since
@@ -140,24 +145,24 @@ class RetryList:
 
 
 class PollTimer:
-    """Says how long a worker waits, in seconds: until the next poll, and in all (`None` is for ever)."""
+    """A worker's polling interval and timeout, in seconds (`None`: no timeout)."""
 
     def __init__(self, poll: float, timeout: float | None) -> None:
         if not _is_seconds(poll) or poll <= 0:
-            raise InvalidInput(f"poll must be seconds, more than none, not {poll!r}")
+            raise InvalidInput(f"poll must be a positive number of seconds, not {poll!r}")
         if timeout is not None and not _is_seconds(timeout):
-            raise InvalidInput(f"timeout must be seconds or None, not {timeout!r}")
+            raise InvalidInput(f"timeout must be a number of seconds or None, not {timeout!r}")
         self.poll = float(poll)
         self._timeout = inf if timeout is None else timeout
         self.restart()
 
     def restart(self) -> None:
-        """Begin to wait anew: there was something to do."""
+        """Restart the timeout after work was done."""
         self._end = time.monotonic() + self._timeout
 
     @property
     def is_endless(self) -> bool:
-        """Whether it never comes to an end."""
+        """Whether there is no timeout."""
         return self._timeout == inf
 
     @property
@@ -174,7 +179,7 @@ def _is_seconds(value: object) -> bool:
 
 
 def wait(engine: Engine, bell: Bell, timer: PollTimer) -> Sequence[str]:
-    """Wait until threads can go on; return their ids. Of `Inbox.wait`."""
+    """Wait until threads can resume; return their ids. See `Inbox.wait`."""
     retries = RetryList(timer.poll)
     with bell.notices() as notices:
         while not (found := engine.run(_find_ready(engine.session, retries))) and (seconds := timer.left):
@@ -201,14 +206,14 @@ def _find_ready(session: Session, retries: RetryList) -> Plan[Sequence[str]]:
     return tuple(found)
 
 
-# -- going on ------------------------------------------------------------------------------------------------------
+# -- resuming ------------------------------------------------------------------------------------------------------
 
 
 class Trigger(Protocol[D]):
     """Finds the threads that are due, and resumes one of them."""
 
     def next(self) -> Plan[Sequence[D] | None]:
-        """Return the next threads to try; `None` at the end of a look, after which another one begins."""
+        """Return the next threads to try; `None` at the end of a pass."""
 
     def resume(self, each: D) -> Plan[Resumed | None]:
         """Continue a thread, and return the result; `None` if it was left alone."""
@@ -222,18 +227,18 @@ class Worker:
     bell: Bell
     trigger: Trigger[Any]
     timer: PollTimer
-    is_stopped: Callable[[], bool] = bool  # asked before each page, and before it waits
+    is_stopped: Callable[[], bool] = bool  # called before each page, and before waiting
 
     def _next(self) -> Plan[Sequence[Any] | None]:
         marks = self.engine.session.hooks.find(Marks)
         try:
             if marks:
-                yield from marks.keep_alive(self.engine.session)  # so that people see that a worker is there
+                yield from marks.keep_alive(self.engine.session)  # shows that a worker is running
             return (yield from self.trigger.next())
         except (StoreBusy, StoreUnavailable) as error:
             if not self.timer.is_endless:
                 raise
-            _log.warning("no threads are continued before the next look: %s", error)
+            _log.warning("no threads are continued before the next poll: %s", error)
             return None
 
     def _has_to_end(self) -> bool:
@@ -241,7 +246,7 @@ class Worker:
         return self.is_stopped() or bool(claims and claims.drain.reason)
 
     def run(self) -> Iterator[Resumed]:
-        """Yield threads that went on, until there was nothing to do for long enough."""
+        """Yield resumed threads, until the timeout passes without work."""
         with self.bell.notices() as notices:
             while True:
                 did = False
@@ -277,14 +282,14 @@ class Worker:
 
 def config_of(each: DueThread, config: RunnableConfig) -> RunnableConfig:
     """Return the config of a run in a thread, given that of the worker."""
-    # With the owner, so that the next questions of the run are for the same person.
+    # With the owner, so that later questions of the run have the same owner.
     owner = {"user_id": each.owner} if each.owner else {}
     given = config.get("configurable") or {}
     return {**config, "configurable": {**owner, **given, **_STRICT, "thread_id": each.thread_id}}
 
 
 def is_late(error: Exception, each: DueThread) -> bool:
-    """Return whether a run was refused, or drained: another one has its thread, or has answered there."""
+    """Return whether a run was drained, or refused as another run was faster."""
     if isinstance(error, ThreadTaken):
         return error.thread_id == each.thread_id
     return isinstance(error, (SaverDraining, errors.GraphDrained, _NOT_ASKED))
@@ -292,7 +297,7 @@ def is_late(error: Exception, each: DueThread) -> bool:
 
 @dataclass(slots=True)
 class Decisions:
-    """Continues threads in which something was decided. Of `Inbox.run_when_decided`."""
+    """Resumes threads with new decisions, for `Inbox.run_when_decided`."""
 
     session: Session
     graph: Any
@@ -301,12 +306,12 @@ class Decisions:
     _is_listed: bool = False
 
     def next(self) -> Plan[Sequence[DueThread] | None]:
-        """Return the threads to try, all at once. A trip for each of several."""
+        """Return all threads to try. A trip for each, if there are several."""
         if self._is_listed:
             self._is_listed = False
             return None
-        # Threads whose claims must be watched come last, and have all been looked at by then: if a host has died with
-        # many threads, a worker waits for one lease, and not for one after the other.
+        # Threads whose claims must be watched come last, after all of them were read once: if a host has died with many
+        # threads, a worker waits for one lease in total, not for one lease per thread.
         due = self.retries.due((yield from find_settled(self.session)))
         self._is_listed = True
         if len(due) == 1:
@@ -326,7 +331,7 @@ class Decisions:
                 state = yield Call(lambda: graph.get_state(config), lambda: graph.aget_state(config))
                 command = _command_for(found, state)
             if command:
-                options = {"durability": "sync"}  # so that another worker can continue where this one dies
+                options = {"durability": "sync"}  # so that another worker can continue if this one dies
                 result = yield Call(
                     lambda: graph.invoke(command, config, **options), lambda: graph.ainvoke(command, config, **options)
                 )
@@ -342,14 +347,14 @@ class Decisions:
         if is_late(error, each):
             self.retries.later(each)
             return None
-        # A store that was away for a moment is no reason to leave the thread for good.
+        # Retry after a temporary failure of the store.
         again = self.retries.later if isinstance(error, StoreBusy | StoreUnavailable) else self.retries.done
         again(each)
         return Resumed(each.thread_id, error=error)
 
 
 def _command_for(found: Mapping[str, Any], state: Any) -> Command[Any] | None:
-    """Return what to resume a thread with; `None` if this graph asks none of that: it may be another one's thread."""
+    """Return the command for a thread; `None` if this graph has none of the questions."""
     asked = {interrupt.id for interrupt in state.interrupts}
     resume = {name: answer for name, answer in found.items() if name in asked}
     return Command(resume=resume) if resume else None

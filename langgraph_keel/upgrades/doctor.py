@@ -29,9 +29,9 @@ _LOOKED_AT = 100
 _MOST_STEPS = 300
 """Maximum steps, of all threads, that are computed again to check reducers."""
 
-_UNREAD = ": say in an upgrade what becomes of it (classes=), or give the class its name, fields and members back"
+_UNREAD = ": convert it in an upgrade (classes=), or restore the class's name, fields and members"
 _NO_NODE = (
-    "LangGraph would leave it out, and end there: say in an upgrade where to go "
+    "LangGraph would skip it and end the run: name its successor in an upgrade "
     "(state.rename_node, or state.remove_node(..., go_to=...))"
 )
 _NO_EDGE = (
@@ -42,7 +42,7 @@ _DEFER = (
     "LangGraph would fail, or not run the node: it stores the edges of a deferred node in another form. Keep defer "
     "unchanged, or let these runs end with the code that started them and rename the node"
 )
-_NO_TASK = "whoever answers is not heard: rename the node that asks in an upgrade (state.rename_node)"
+_NO_TASK = "the answer would be lost: rename the asking node in an upgrade (state.rename_node)"
 _NO_TOOL = "a model has called it, and it has not run: keep it until no thread waits for it, or convert the messages"
 _LOST = "the stored state of that graph would not be found: keep the node's name"
 _UNKNOWN = "its values would be dropped at the next step: rename, split or drop it in an upgrade"
@@ -155,13 +155,13 @@ class Doctor:
                 kind = "refused"
             elif isinstance(error, CorruptStore) and "serde=" in str(error):
                 kind = "serializer"
-            expected = "a state that is read"
+            expected = "a readable state"
             return Break(thread_id, checkpoint_ns, "", kind, path, expected, there, f"{error}{what_to_do}")
 
     def _look(self, found: CheckpointTuple, path: str) -> Iterator[Break]:
         graph = self._graphs.get(path)
         if graph is None:
-            yield _break(found, "subgraph", path, "a node with a graph in it", "none of this name", _LOST)
+            yield _break(found, "subgraph", path, "a node with a subgraph", "no node of this name", _LOST)
             return
         yield from self._look_at_nodes(found, graph, is_root=not path)
         if self._tools and _next(found):
@@ -177,7 +177,7 @@ class Doctor:
         sent = {node for _, channel, value in writes if channel == TASKS for node in nodes_sent_to({TASKS: [value]})}
         gone = sorted({*_next(found), *started, *sent} - graph.nodes.keys())
         for node in gone:
-            yield _break(found, "node", node, "a node that runs next", "none of this name", _NO_NODE)
+            yield _break(found, "node", node, "a node to run next", "no node of this name", _NO_NODE)
         yield from _look_at_edges(found, graph)
         waits = waiting_tasks(writes) if is_root else set()
         if not waits:
@@ -189,14 +189,14 @@ class Doctor:
             yield _break(found, "unread", "", "a state", type(error).__name__, f"get_state raised: {error}")
             return
         for _ in sorted(waits - tasks):
-            yield _break(found, "question", ", ".join(gone), "a task that has asked", "none that asks it", _NO_TASK)
+            yield _break(found, "question", ", ".join(gone), "a task with an open question", "no such task", _NO_TASK)
 
     def _look_at_channels(self, found: CheckpointTuple, graph: Any, path: str) -> Iterator[Break]:
         values, annotations = found.checkpoint["channel_values"], self._annotations[path]
         written = {channel for _, channel, _ in found.pending_writes or () if _is_plain(channel)}
         for name in [name for name in dict.fromkeys([*values, *written]) if _is_plain(name)]:
             if name not in graph.channels:
-                yield _break(found, "channel", name, "a channel of the graph", "none of this name", _UNKNOWN)
+                yield _break(found, "channel", name, "a channel of the graph", "no channel of this name", _UNKNOWN)
             elif name in annotations and name in values and not any(find_unread(values[name])):
                 for place, expected, there in self._fit.misfits(annotations[name], values[name], name):
                     yield _break(found, "type", place, expected, there, _TYPE)

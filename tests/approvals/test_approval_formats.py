@@ -82,7 +82,7 @@ QUESTIONS: dict[str, tuple[Any, list[Ask]]] = {
     "Agent Inbox, flags left out": ({**inbox(), "config": {"allow_respond": True}}, [allowing("answer")]),
     "a doubt": (
         DOUBT,
-        [Ask("pay", {"x": 1}, "Cut off, and nobody knows whether it was carried out.", ("reject", "answer"))],
+        [Ask("pay", {"x": 1}, "Cut off: it may or may not have been carried out.", ("reject", "answer"))],
     ),
 }
 
@@ -147,7 +147,7 @@ def test_anything_else_is_a_free_question(name: str) -> None:
     assert answer_of(value, [NO]) is False
     assert answer_of(value, [Decision("answer", "ada", value={"day": 3})]) == {"day": 3}
     assert answer_of(value, [Decision("answer", "ada")]) is None
-    with pytest.raises(InvalidInput, match="the question: its asker allows approve, reject, answer, not edit"):
+    with pytest.raises(InvalidInput, match="the question allows approve, reject, answer, not edit"):
         answer_of(value, [EDIT])
 
 
@@ -156,7 +156,7 @@ HITL: list[tuple[Decision, dict[str, Any]]] = [
     (APPROVE, {"type": "approve"}),
     (REJECT, {"type": "reject"}),
     (NO, {"type": "reject", "message": "too dear"}),
-    (LATE, {"type": "reject", "message": "nobody decided in time"}),
+    (LATE, {"type": "reject", "message": "not decided in time"}),
     (EDIT, {"type": "edit", "edited_action": EDITED}),
     (ANSWER, {"type": "respond", "message": "paid by hand"}),
     (
@@ -213,14 +213,14 @@ def test_answers_to_a_doubt_are_about_that_attempt(decision: Decision, read: Any
 
 @pytest.mark.parametrize("decision", [APPROVE, EDIT])
 def test_a_doubt_can_be_neither_approved_nor_edited(decision: Decision) -> None:
-    with pytest.raises(InvalidInput, match=f"pay: its asker allows reject, answer, not {decision.kind}"):
+    with pytest.raises(InvalidInput, match=f"pay allows reject, answer, not {decision.kind}"):
         answer_of(DOUBT, [decision])
 
 
 NUMBERS: list[tuple[Any, int, str]] = [
-    (batched(PAY, MAIL), 1, r"asks 2 .* there is none for mail \(number 2\)$"),
-    (batched(PAY, MAIL), 0, r"asks 2 .* there is none for pay \(number 1\), mail \(number 2\)$"),
-    (batched(PAY), 3, "asks 1 .* there are 2 too many$"),
+    (batched(PAY, MAIL), 1, r"with 2 .* none for mail \(number 2\)$"),
+    (batched(PAY, MAIL), 0, r"with 2 .* none for pay \(number 1\), mail \(number 2\)$"),
+    (batched(PAY), 3, "with 1 .* 2 too many$"),
     ([inbox(), inbox()], 1, r"none for pay \(number 2\)$"),
     (KEEL, 0, r"none for pay \(number 1\)$"),
     ("Which day?", 0, r"none for the question \(number 1\)$"),
@@ -244,13 +244,13 @@ REFUSED: list[tuple[Any, Any, Decision]] = [
 
 @pytest.mark.parametrize(("value", "with_schema", "decision"), REFUSED)
 def test_what_the_asker_does_not_allow_is_not_sent(value: Any, with_schema: Any, decision: Decision) -> None:
-    with pytest.raises(InvalidInput, match=f"pay: its asker allows .*, not {decision.kind}"):
+    with pytest.raises(InvalidInput, match=f"pay allows .*, not {decision.kind}"):
         answer_of(value, [decision], with_schema)
 
 
 @pytest.mark.parametrize(
     ("decision", "words"),
-    [(REJECT, "Rejected"), (NO, "Rejected: too dear"), (LATE, "Rejected: nobody decided in time")],
+    [(REJECT, "Rejected"), (NO, "Rejected: too dear"), (LATE, "Rejected: not decided in time")],
 )
 def test_a_rejection_that_has_no_word_of_its_own_is_an_answer(decision: Decision, words: str) -> None:
     assert answer_of(inbox(ignore=False), [decision]) == [{"type": "response", "args": words}]

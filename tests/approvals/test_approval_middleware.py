@@ -78,7 +78,7 @@ DECIDED: dict[str, tuple[Decision, list[Any], str, str]] = {
     "edit": (Decision("edit", "ada", args={"x": 7}), [("pay", 7)], "success", "paid 7"),
     "reject": (Decision("reject", "ada"), [], "error", "User rejected the tool call for `pay` with id a."),
     "reject, why": (Decision("reject", "ada", reason="too dear"), [], "error", "with reason: too dear"),
-    "expired": (Decision("reject", BY_EXPIRY), [], "error", "with reason: nobody decided in time"),
+    "expired": (Decision("reject", BY_EXPIRY), [], "error", "with reason: not decided in time"),
     "answer": (Decision("answer", "ada", value="paid by hand"), [], "success", "paid by hand"),
     "answer with data": (Decision("answer", "ada", value={"paid": 5}), [], "success", '{"paid": 5}'),
 }
@@ -130,7 +130,7 @@ async def test_a_tool_that_allows_one_decision_gets_no_other(memory: KeelSaver, 
     kind = "answer" if allowed == "respond" else allowed
     said: dict[str, Any] = {"args": {"x": 7}, "value": "7"}
     for other in {"approve", "edit", "answer"} - {kind}:
-        with pytest.raises(InvalidInput, match=f"its asker allows {kind}, not {other}"):
+        with pytest.raises(InvalidInput, match=f" allows {kind}, not {other}"):
             answered(memory, thread("1"), {"pay": Decision(other, "ada", **said)})  # type: ignore[arg-type]
     decision = Decision(kind, "ada", **said)  # type: ignore[arg-type]
     result = await resume(graph, "sync", answered(memory, thread("1"), {"pay": decision}), thread("1"))

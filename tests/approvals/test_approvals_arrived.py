@@ -35,7 +35,7 @@ async def test_a_decision_that_came_with_its_thread_is_left_to_an_operator(place
         graph, _, paid = way(saver)
         found = saver.status("t")
         assert (found.state, found.can_go_on, bool(found.given)) == ("arrived", False, True)
-        assert "What was decided there is not acted on here by itself: graph.invoke(saver.approvals.resume('t')" in str(
+        assert "A decision made there is not used here automatically: graph.invoke(saver.approvals.resume('t')" in str(
             found
         )
         assert [(each.state, each.can_go_on) for each in saver.unfinished()] == [("arrived", False)]
@@ -63,7 +63,7 @@ async def test_a_decision_that_is_made_here_is_acted_on(place: Place, way: Any) 
         graph, _, paid = way(saver)
         (request,) = saver.approvals.pending("t")
         (said,) = request.warnings
-        assert said == "Thread 't' came from elsewhere, where its original may ask the same, and act on it."
+        assert said == "Thread 't' is a copy: its original may ask the same and act on it."
         assert said in str(saver.status("t"))
         await answer(saver, "sync", "t", way)
         assert (saver.status("t").state, saver.status("t").can_go_on) == ("decided", True)

@@ -160,9 +160,9 @@ async def test_a_reviewer_is_told_that_a_fork_has_done_it(
     assert list(saver.approvals.run_when_decided(graph, timeout=0)) == []
     found = saver.status("t")
     assert (found.state, found.can_go_on, said in str(found)) == ("decided" if is_decided else "waits", False, True)
-    assert "what 'fork' has called after this point: refund" in str(saver.status("other"))
+    assert "that 'fork' called after this point: refund" in str(saver.status("other"))
     await run(graph, face, None, thread("other"))
-    asks = "Thread {!r}, of the same history, asks for refund, too: if both are approved, it is called twice."
+    asks = "Thread {!r}, of the same history, also asks for refund: if both are approved, it is called twice."
     assert [[*each.warnings] for each in saver.approvals.pending("other")] == [[said, asks.format("t")]]
     assert saver.approvals.get(request.id).warnings == (said, asks.format("other"))
     if not is_decided:  # with the warning
@@ -184,7 +184,7 @@ async def test_a_name_that_is_used_again_is_of_another_thread(saver: KeelSaver, 
     await answer(saver, "sync", "t", by_middleware)
     await resumed(saver, "sync", graph, "t")
     assert paid == [1]
-    gone = "'t' was deleted, so nothing says which tools it called after this point"
+    gone = "'t' was deleted, so its tool calls after this point are unknown"
     assert gone in str(saver.status("fork"))
     graph.invoke(None, thread("fork"))
     assert [each.warnings for each in saver.approvals.pending("fork")] == [()]

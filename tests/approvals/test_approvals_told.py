@@ -128,7 +128,7 @@ def test_new_input_that_drops_a_question_is_told_once(
         assert other.approvals.get(request.id).status == "superseded"
         (told,) = caplog.messages
         status = "answered" if is_decided else "waiting"
-        assert f"asks this any more: {request.id} ({status})." in told
+        assert f"which drops these requests: {request.id} ({status})." in told
         assert "who?" not in told
         assert "saver.approvals.resume('t')" in told
 
@@ -201,8 +201,8 @@ async def test_new_input_that_drops_the_rest_of_a_turn_is_told(
             await invoke(START_STATE)
         await invoke(START_STATE)
         (told,) = caplog.messages
-        what = "what was sent" if edge == "a send" else "b"
-        assert f"had steps left and got new input, which takes their place: {what}. " in told
+        what = "sent tasks" if edge == "a send" else "b"
+        assert f"had steps left and got new input, which replaces them: {what}. " in told
         assert "cut off" not in told
         await invoke(START_STATE)
         graph.invoke(START_STATE, next(each.config for each in graph.get_state_history(CONFIG) if each.next == ("b",)))

@@ -174,7 +174,7 @@ def test_a_worker_that_looks_once_goes_on_after_dead_runs(place: Place, caplog: 
     assert sorted(each.thread_id for each in resumed) == sorted(names)
     assert {each.error for each in resumed} == {None}
     (told,) = [record.getMessage() for record in caplog.records if "watching" in record.getMessage()]
-    assert "a run on elsewhere has claimed it at 2026-01-01" in told  # and meanwhile, the others were seen as well
+    assert "a run on elsewhere claimed it at 2026-01-01" in told  # and meanwhile, the others were seen as well
 
 
 def test_a_run_that_asks_takes_over_from_a_dead_one(place: Place) -> None:

@@ -150,7 +150,7 @@ async def test_a_decision_that_fails_is_taken_back(saver: KeelSaver, face: str, 
         ("reopened", "bob"),
         ("approved" if is_keel else "answered", "bob"),
     ]
-    with pytest.raises(AlreadyDecided, match=r"Your revision on .* was recorded before, and this one was not"):
+    with pytest.raises(AlreadyDecided, match=r"Your earlier revision on .* was recorded, this one was not"):
         await saver.approvals.arevise(request.id, by="bob")
 
 

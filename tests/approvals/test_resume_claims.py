@@ -212,7 +212,7 @@ def test_one_that_was_lost_is_told_and_not_given_back(saver: KeelSaver, caplog: 
         began = time.monotonic()
         while "taken over by another process" not in caplog.text and time.monotonic() - began < 10:
             time.sleep(0.02)
-    assert f"run {mine.record.run_id} goes on from where thread 't' waited, but its claim was taken over" in caplog.text
+    assert f"run {mine.record.run_id} has resumed thread 't', but its claim was taken over" in caplog.text
     held.may_go_on.set()
     thread.join()
     left = claim_of(saver)

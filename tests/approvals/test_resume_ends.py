@@ -147,7 +147,7 @@ def test_a_release_that_fails_is_logged(caplog: pytest.LogCaptureFixture, saver:
     fault.arm(counter.taken() - 1)
     assert graph.invoke(ANSWER, CONFIG, durability="exit") == {"answer": "yes"}
     assert fault.fired
-    assert "its claim stands until 30 s have passed" in caplog.text
+    assert "its claim is not released and expires after 30 s" in caplog.text
     assert claim_of(saver)
     assert graph.invoke(None, CONFIG) == {"answer": "yes"}  # this process knows that the other run is over
     assert claim_of(saver) is None

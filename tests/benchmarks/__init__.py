@@ -1,1 +1,1 @@
-"""Keel beside LangGraph's own savers: one run, one table, printed as ratios. `python -m tests.benchmarks`."""
+"""Compare Keel with LangGraph's own savers and print ratios: `python -m tests.benchmarks`."""

@@ -79,13 +79,13 @@ def arguments() -> argparse.Namespace:
         nargs="+",
         choices=MEASURES,
         metavar="NAME",
-        help=f"{', '.join(MEASURES)}; by default all that the backend has",
+        help=f"{', '.join(MEASURES)}; default: all of the backend",
     )
     parser.add_argument("--backend", choices=PAIRS, default="sqlite")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, metavar="NAME", help=f"of cells: {', '.join(SHAPES)}")
-    parser.add_argument("--seed", default="1", help="what all texts are made from (1)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="and the table, for a page")
+    parser.add_argument("--seed", default="1", help="seed of all generated texts (1)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table to FILE")
     parser.add_argument(
         "--gate",
         type=Path,
@@ -93,8 +93,8 @@ def arguments() -> argparse.Namespace:
         help="exit with 1 if a cell is slower than LangGraph's, or grows faster than its target, and was not in FILE",
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds, a tenth of the steps and threads")
-    parser.add_argument("--calibrate", action="store_true", help="LangGraph's in both places: the noise")
-    parser.add_argument("--dir", metavar="DIR", help="where to put temporary databases (/var/tmp)")
+    parser.add_argument("--calibrate", action="store_true", help="compare LangGraph's saver with itself: the noise")
+    parser.add_argument("--dir", metavar="DIR", help="directory for temporary databases (/var/tmp)")
     parser.add_argument("--profile", choices=SUBJECTS, metavar="NAME", help=", ".join(SUBJECTS))
     options = parser.parse_args()
     has = PAIRS[options.backend].measures
@@ -110,7 +110,7 @@ def run(plan: Plan, names: Sequence[str]) -> list[Row]:
         start = perf_counter()
         try:
             rows += MEASURES[name](plan)
-        except Exception:  # the other measures are still worth having
+        except Exception:  # continue with the other measures
             traceback.print_exc()
         print(f"{name}: {perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     return rows
@@ -126,18 +126,18 @@ def main() -> None:
         if options.profile:
             return profile(plan, options.profile)
         rows = run(plan, options.only)
-    title = f"Keel beside LangGraph's savers, {options.messages} messages, {server or options.backend}"
+    title = f"Keel compared with LangGraph's savers, {options.messages} messages, {server or options.backend}"
     show(rows, title)
     if options.markdown:
         options.markdown.write_text(markdown(rows))
     if options.json:
         options.json.write_text(json.dumps([row.as_json() for row in rows], indent=1))
     if options.gate and (worse := slower(rows, json.loads(options.gate.read_text()))):
-        sys.exit("slower than LangGraph's saver, and was not: " + "; ".join(worse))
+        sys.exit("slower than LangGraph's saver or the target, and was not before: " + "; ".join(worse))
 
 
 def slower(rows: Sequence[Row], before: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the medians that are slower than they must be, and were not in an earlier run (of `--json`)."""
+    """Return the medians that are too slow, but were not in an earlier run (of `--json`)."""
     level = {row["measure"] for row in before if row.get("slower") is False and TAIL not in row["measure"]}
     return [f"{row.measure}: {row.ratio or row.ours:.2f}" for row in rows if row.measure in level and row.slower]
 

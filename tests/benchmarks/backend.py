@@ -1,4 +1,4 @@
-"""What is measured: a saver and how it is opened, and the pair of savers that stand beside each other."""
+"""A saver under test, how to open it, and the pair of savers to compare."""
 
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -21,14 +21,14 @@ AsyncOpened = AsyncIterator[Saver]
 
 
 def directory_bytes(directory: Path) -> int:
-    """Every byte of every file a saver left, log and lock files included; not SQLite's shared memory."""
+    """Return the bytes of all files of a saver, log and lock files included, without SQLite's shared memory."""
     files = (path for path in directory.rglob("*") if path.is_file())
     return sum(path.stat().st_size for path in files if not path.name.endswith("-shm"))
 
 
 @contextmanager
 def filled(directory: Path) -> Iterator[Path]:
-    """Yield a directory in memory, if there is such a disk; the files of a saver are copied to their place."""
+    """Yield a directory, in memory if possible; afterwards, copy its files to `directory`."""
     memory = Path("/dev/shm")
     with TemporaryDirectory(dir=memory if memory.is_dir() else directory.parent) as place:
         yield Path(place)
@@ -36,21 +36,21 @@ def filled(directory: Path) -> Iterator[Path]:
 
 
 def no_server(_: Path) -> Sequence[int]:
-    """The processes of a server, where there is none."""
+    """Return no processes: the saver has no server."""
     return ()
 
 
 def nothing(_: Opener, __: Path) -> None:
-    """What a saver needs before its bytes are counted, if it needs nothing."""
+    """Prepare nothing before bytes are counted."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One saver: how to open it on a directory of its own (both faces), and what it stores and writes there.
+    """One saver: how to open it in its own directory (sync and async), and how to count its stored and written bytes.
 
-    A saver on a server takes the directory's name for that of a database or prefix of its own. `trip` makes what asks
-    such a server for next to nothing, over a connection of its own; `pids` returns the server's processes that work for
-    the saver. In `filled`, a large store is made by commits that do not wait for the disk.
+    A saver on a server uses the directory's name as its database or prefix. `trip` returns a function that makes a bare
+    round trip to the server over its own connection. `pids` returns the server's processes that work for the saver. In
+    `filled`, commits do not wait for the disk, so that a large store is filled quickly.
     """
 
     name: str
@@ -66,16 +66,16 @@ class Backend:
 
 @contextmanager
 def in_process(_: Path) -> Iterator[str]:
-    """What must run while a pair without a server is measured: nothing."""
+    """Measure a pair without a server."""
     yield ""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What is measured against what, what it must reach, and the server that both are on.
+    """Two savers to compare, their targets, and their server.
 
-    `pooled` is LangGraph's saver as it serves many threads at once, if that is another; `serve` yields what the
-    table's title says of the server.
+    `pooled` is LangGraph's saver for many concurrent threads, if it differs from `theirs`. `serve` yields the
+    description of the server for the table's title.
     """
 
     ours: Backend

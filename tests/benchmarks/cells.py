@@ -1,10 +1,10 @@
-"""Measure 2, `cells`: each call of a saver, on each shape of state, by both faces, beside LangGraph's saver.
+"""Measure 2, `cells`: each call of a saver on each shape of state, sync and async, compared with LangGraph's saver.
 
-The savers are warm, as in a running server, and take turns. A step is a `put` of what the shape changes, the
-`put_writes` of the same, and a `get_tuple` of the latest: the calls that a run makes. "cold" is the `get_tuple` of a
-saver that was just opened, by a process that has the thread's tables in the cache of the machine. `list` reads ten
-checkpoints. Stored is what the saver's files grow by in a step, closed before and after; beside it stands what a JSON
-Patch of the change takes, which is about the least there is to store.
+The savers are warm, as in a running server, and alternate. A step makes the calls of a run: `put` with the changes of
+the shape, `put_writes` with the same changes, and `get_tuple` of the latest checkpoint. "cold" is the first `get_tuple`
+of a saver that was just opened, with a warm disk cache. `list` reads ten checkpoints. "stored" is the growth of the
+saver's files in a step, with the saver closed before and after. The size of a JSON Patch of the change, printed with
+it, is about the minimum to store.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from .steps import AsyncCalls, Calls, Sequence
 from .timing import Times, interleaved
 
 STEPS = 60
-"""Steps of which the bytes are counted."""
+"""Number of steps whose bytes are counted."""
 
 
 class Subject:
-    """One open saver with threads of one shape, called by one face: each step goes to the next thread."""
+    """An open saver with threads of one shape, called sync or async. Each step uses the next thread."""
 
     def __init__(self, calls: Calls, shape: Shape) -> None:
         self.calls, self.shape = calls, shape
@@ -53,8 +53,8 @@ class Subject:
         return self.sequence.put(self._updates(self.sequence))
 
     def put_writes(self) -> float:
-        """What the task of a step has written: of a list of messages, the new one."""
-        self.listed.step += 1  # so that it is another one each time
+        """Store the writes of a step's task; of a list of messages, only the new one."""
+        self.listed.step += 1  # so that each call writes something else
         updates = self._updates(self.listed)
         writes = [(name, value[-1:] if name == "messages" else value) for name, value in updates.items()]
         return self.calls.put_writes(self.listed.config, writes)[0]
@@ -71,9 +71,9 @@ CALLS: dict[str, tuple[Callable[[Subject], float], int]] = {
     "put": (Subject.put, 41),
     "get_tuple": (Subject.get_tuple, 31),
     "list(limit=10)": (Subject.list, 7),
-    "put_writes": (Subject.put_writes, 41),  # last: they stay with the checkpoint, and are read with it
+    "put_writes": (Subject.put_writes, 41),  # last: later reads would include the writes
 }
-"""Each call, and how many rounds of it are taken."""
+"""Each call, and its number of rounds."""
 
 
 def measure_shape(plan: Plan, shape: Shape) -> list[Row]:
@@ -109,7 +109,7 @@ def _cold(backend: Backend, place: Path) -> float:
 
 
 def _steps(subject: Subject, count: int) -> float:
-    """Take steps; return the bytes of a step's patch."""
+    """Take steps; return the average bytes of a step's patch."""
     nbytes, sequence = 0, subject.sequences[0]
     for _ in range(count):
         updates, patch = subject.shape.change(sequence.values, sequence.step)
@@ -123,7 +123,7 @@ def _measure_async(plan: Plan, shape: Shape) -> list[Row]:
         stack, subjects = AsyncExitStack(), {}
         try:
             for side, backend in plan.sides.items():
-                assert backend.aopen, f"{backend.name} has no async face"
+                assert backend.aopen, f"{backend.name} has no async interface"
                 place = plan.directory(f"{shape.name}-{side}-async")
                 saver = runner.run(stack.enter_async_context(backend.aopen(place)))
                 subjects[side] = Subject(AsyncCalls(saver, runner), shape)
@@ -142,7 +142,7 @@ def _stored(plan: Plan, shape: Shape, grown: Mapping[str, float], patch: float) 
     label = f"{shape.label}: stored a step (a JSON Patch: {patch:.0f} B)"
     target = plan.target(f"{shape.name}: stored")
     if target is None and shape in NESTED:
-        target = Target(3 * patch + 300, f"≤ {3 * patch + 300:.0f} B", "figure")  # 3 patches, and what a step takes
+        target = Target(3 * patch + 300, f"≤ {3 * patch + 300:.0f} B", "figure")  # 3 patches and a step's overhead
     return Row("cells", label, grown.get("theirs"), grown["ours"], "B", target)
 
 

@@ -1,10 +1,10 @@
-"""Measure 1, `chat`: a chat to N messages in N/2 turns on one thread, and the bytes it costs.
+"""Measure 1, `chat`: the bytes of a chat of N messages in N/2 turns on one thread.
 
-Stored is every file the saver leaves, log and lock files included, after it was closed. Written is what the
-process gave its write calls (`wchar` of /proc/self/io), in a process per saver that writes nothing else:
-unlike `write_bytes` it counts a page each time it is written, to the log and to the database, and does not
-depend on when the kernel empties its cache. (On a server, both are what its module says.) Linearity: the saver
-is closed and opened again at N/2 messages.
+"stored" counts all files of the closed saver, log and lock files included. "written" counts the bytes that a process
+passed to its write calls (`wchar` of /proc/self/io), in a process per saver that writes nothing else. Unlike
+`write_bytes`, it counts a page each time it is written, to the log and to the database, and does not depend on when the
+kernel flushes its cache. For servers, see the docstrings of their modules. To measure linearity, the saver is closed
+and opened again at N/2 messages.
 """
 
 from functools import partial
@@ -23,7 +23,7 @@ SCHEMAS: dict[str, Any] = {"add_messages": Chat, "DeltaChannel": DeltaChat}
 
 
 def half(backend: Backend, directory: Path, schema: Any, turns: range) -> int:
-    """Take these turns with a saver opened for them; the bytes stored afterwards."""
+    """Take these turns with a newly opened saver; return the bytes stored afterwards."""
     with backend.open(directory) as saver:
         graph = chat_graph(saver, schema)
         for turn in turns:
@@ -32,7 +32,7 @@ def half(backend: Backend, directory: Path, schema: Any, turns: range) -> int:
 
 
 def job(backend: str, directory: str, messages: int, schema: str) -> dict[str, Any]:
-    """The whole chat, in its own process."""
+    """Run the whole chat; called in its own process."""
     subject, place, turns = BACKENDS[backend], Path(directory), messages // 2
     message(0), message(1)
     take = partial(half, subject, place, SCHEMAS[schema])
@@ -61,7 +61,7 @@ def measure(plan: Plan) -> list[Row]:
 
     return [
         row("stored", "stored", "B", "stored"),
-        row("stored; theirs with DeltaChannel", "stored", "B", "stored, beside DeltaChannel", delta),
+        row("stored; theirs with DeltaChannel", "stored", "B", "stored, DeltaChannel", delta),
         row("written", "written", "B", "written"),
         row("written; theirs with DeltaChannel", "written", "B", "", delta),
         Row("chat", "  stored, over that at half", grown[0], grown[1], "×", growth),

@@ -1,4 +1,4 @@
-"""Measurements that need a process of their own: `python -m tests.benchmarks.child NAME JSON` prints JSON."""
+"""Run a measurement in its own process: `python -m tests.benchmarks.child NAME JSON` prints JSON."""
 
 import json
 import multiprocessing
@@ -11,12 +11,12 @@ from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
 PROCESSES = multiprocessing.get_context("forkserver")
-"""Children of a process that has imported the savers and opened none of them."""
+"""Starts children from a process that has imported the savers, but opened none."""
 PROCESSES.set_forkserver_preload(["tests.benchmarks.savers"])
 
 
 def in_child(name: str, **arguments: Any) -> Any:
-    """What the job of that name in `JOBS` returns for these arguments, done in a new process."""
+    """Return the result of a job of `_jobs`, run in a new process."""
     command = [sys.executable, "-m", __spec__.name, name, json.dumps(arguments)]
     done = subprocess.run(command, cwd=REPOSITORY, check=True, stdout=subprocess.PIPE)
     return json.loads(done.stdout)

@@ -1,8 +1,8 @@
-"""Measure 17, `diff`: what changed between two moments of N messages that differ in three places.
+"""Measure 17, `diff`: the diff of two moments of N messages that differ in three places.
 
-One message was edited, one removed and one added, by one step. Beside it stands what it takes to have both states at
-all with LangGraph's saver: `get_tuple` twice. Where LangGraph has no saver that could stand beside, its SqliteSaver
-does. The savers are warm, as in a running server, and take turns; medians.
+One step edited one message, removed one and added one. It is compared with two `get_tuple` calls of LangGraph's saver,
+the minimum to load both states. Where LangGraph has no saver for the backend, its SqliteSaver is used. The savers are
+warm, as in a running server, and alternate; figures are medians.
 """
 
 from contextlib import ExitStack
@@ -23,14 +23,14 @@ Moments = tuple[RunnableConfig, RunnableConfig]
 
 
 def edited(messages: list[BaseMessage]) -> list[BaseMessage]:
-    """One removed, one edited, one added."""
+    """Return the messages with one removed, one edited and one added."""
     third = len(messages) // 3
     other = messages[2 * third].model_copy(update={"content": "No. " + str(messages[2 * third].content)})
     return [*messages[:third], *messages[third + 1 : 2 * third], other, *messages[2 * third + 1 :], message(10_000)]
 
 
 def moments(saver: Saver, count: int, turns: int = 20) -> Moments:
-    """Put a thread there that has grown by a message a step in the end; its two moments."""
+    """Store a thread that grows by a message a step at its end; return its two moments."""
     sequence = Sequence(saver, "diff")
     messages = history(count)
     for number in range(count - turns, count + 1):
@@ -56,7 +56,7 @@ def measure(plan: Plan) -> list[Row]:
             "our states": lambda: timed(lambda: [ours.get_tuple(config) for config in (before, after)])[0],
         }
         took = interleaved(plan.rounds(51), subjects)
-    label = f"diff of two moments of {plan.messages} messages; beside loading both"
+    label = f"diff of two moments of {plan.messages} messages; compared with loading both"
     beside = "" if plan.pair.theirs else " from SQLite"
     return [
         Row("diff", label + beside, took["theirs"], took["ours"], "ms", plan.target("diff")),

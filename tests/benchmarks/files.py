@@ -1,4 +1,4 @@
-"""Files: a directory of logs. LangGraph has none; its SqliteSaver stands beside, which needs no server either."""
+"""Files: a directory of logs, compared with LangGraph's SqliteSaver, which needs no server either."""
 
 from importlib import import_module
 from pathlib import Path

@@ -1,8 +1,9 @@
-"""Measure 11, `footprint`: the memory that Redis needs for a chat of N messages, said in N/2 turns, all its checkpoints
-and writes kept, over the messages themselves: `MESSAGE_BYTES` each, which is what LangGraph's serializer makes of one.
+"""Measure 11, `footprint`: the memory that Redis needs for a chat, divided by the size of its messages.
 
-Of the keys by MEMORY USAGE, every element counted; and of the whole server by how much its `used_memory` grew, after
-another chat of a few turns, which leaves the scripts and whatever else does not grow.
+The chat has N messages in N/2 turns, and all checkpoints and writes are kept. A message counts `MESSAGE_BYTES`, its
+size from LangGraph's serializer. The memory of the keys is MEMORY USAGE with every element counted. The memory of the
+server is the growth of its `used_memory`; a short chat before it loads the scripts and everything else that does not
+grow.
 """
 
 import os
@@ -38,6 +39,6 @@ def measure(plan: Plan) -> list[Row]:
         grown = _used(client) - before
     label, target = f"a chat of {plan.messages} messages", plan.target("footprint")
     return [
-        Row("footprint", f"{label}, its keys; beside the raw messages", raw, plan.ours.stored(directory), "B", target),
-        Row("footprint", f"{label}, used_memory; beside the raw messages", raw, grown, "B", target),
+        Row("footprint", f"{label}, keys; compared with the messages", raw, plan.ours.stored(directory), "B", target),
+        Row("footprint", f"{label}, used_memory; compared with the messages", raw, grown, "B", target),
     ]

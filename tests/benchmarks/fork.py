@@ -1,8 +1,8 @@
 """Measure 5, `fork`: `update_state` on a checkpoint in the middle of a long thread: its bytes, and a turn after it.
 
-The thread gains a message a step. Files grow by whole pages, so ten checkpoints in its middle are forked, and
-the growth from one closing of the saver to the next is divided by ten. Then each turn goes to a new fork: both savers
-decode many messages that are not in their caches, and the 99th percentile shows the cost of garbage collection.
+The thread gains a message a step. Files grow by whole pages, so ten checkpoints in its middle are forked. The growth,
+with the saver closed before and after, is divided by ten. Then each turn uses a new fork: both savers decode many
+messages that are not in their caches, and the 99th percentile shows the cost of garbage collection.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ FORKS = 10
 
 
 def long_thread(backend: Backend, directory: Path, count: int) -> list[RunnableConfig]:
-    """Put a thread of so many steps there; the addresses of its middle checkpoints."""
+    """Store a thread of `count` steps; return the configs of its middle checkpoints."""
     configs = []
     with backend.open(directory) as saver:
         sequence = Sequence(saver, "long")

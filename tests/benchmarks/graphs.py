@@ -1,4 +1,4 @@
-"""The graphs, messages and texts that the savers are given: by a seed, so that two runs store the same."""
+"""Graphs, messages and texts for the savers, generated from a seed, so that two runs store the same."""
 
 import os
 import random
@@ -16,7 +16,7 @@ from langgraph.graph.message import _messages_delta_reducer, add_messages
 from .backend import Saver
 
 SEED = "KEEL_BENCHMARK_SEED"
-"""The variable that has the seed of a run (`--seed`): with another one, all texts are others."""
+"""Environment variable with the seed of a run (`--seed`), from which all texts are generated."""
 MESSAGE_BYTES = 870
 _SYLLABLES = ("an", "be", "co", "da", "el", "fi", "ga", "ho", "in", "ju", "ka", "lo", "me", "no", "or", "qui")
 
@@ -31,20 +31,20 @@ class DeltaChat(TypedDict):
 
 @lru_cache
 def _vocabulary() -> tuple[list[str], list[float]]:
-    """4,000 words with Zipf's frequencies, so that the texts compress about as prose does."""
+    """Return 4,000 words with Zipf's frequencies, so that texts compress about as well as prose."""
     rng = random.Random(os.environ.get(SEED, "1"))
     words = ["".join(rng.choices(_SYLLABLES, k=rng.randint(1, 4))) for _ in range(4000)]
     return words, list(accumulate(1 / rank for rank in range(1, 4001)))
 
 
 def chances(name: int | str) -> random.Random:
-    """Chances of one kind: the same in each run with the same seed."""
+    """Return a random generator that is the same in each run with the same seed."""
     return random.Random(f"{os.environ.get(SEED, '1')} {name}")
 
 
 @lru_cache(1000)
 def text(seed: int | str, size: int) -> str:
-    """`size` characters of prose-like text, a function of the seed."""
+    """Return `size` characters of prose-like text, a function of the seed."""
     words, weights = _vocabulary()
     chosen = chances(seed).choices(words, cum_weights=weights, k=size // 3 + 1)
     return " ".join(chosen)[:size].ljust(size, ".")
@@ -63,13 +63,13 @@ def _ai(index: int, size: int) -> BaseMessage:
 
 @lru_cache
 def _content_size(index: int) -> int:
-    """How long a message's content must be for the serialised message to take `MESSAGE_BYTES`."""
+    """Return the length of the content with which a serialized message takes `MESSAGE_BYTES`."""
     empty = (_ai if index else _human)(1000 + index, 0)
     return MESSAGE_BYTES - len(JsonPlusSerializer().dumps_typed(empty)[1])
 
 
 def message(index: int) -> BaseMessage:
-    """The message at a position of the chat: people and model take turns."""
+    """Return the message at a position of the chat; human and AI messages alternate."""
     return (_ai if index % 2 else _human)(index, _content_size(index % 2))
 
 
@@ -82,7 +82,7 @@ def reply(state: Any) -> dict[str, Any]:
 
 
 def chat_graph(saver: Saver | None, schema: Any = Chat) -> Any:
-    """START, one scripted node, END."""
+    """Return a graph of START, one scripted node, END."""
     builder = StateGraph(schema)
     builder.add_node("reply", reply)
     builder.add_edge(START, "reply")
@@ -95,10 +95,10 @@ def thread(thread_id: str) -> RunnableConfig:
 
 
 def take_turn(graph: Any, thread_id: str, index: int) -> None:
-    """Say message `index` and have it answered."""
+    """Send message `index` and get an answer."""
     graph.invoke({"messages": [message(index)]}, thread(thread_id))
 
 
 def seed_chat(graph: Any, thread_id: str, count: int, node: str = "reply") -> None:
-    """Put a thread at `count` messages without replaying the turns."""
+    """Store a thread with `count` messages in one step."""
     graph.update_state(thread(thread_id), {"messages": history(count)}, as_node=node)

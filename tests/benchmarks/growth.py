@@ -1,12 +1,12 @@
 """Measures 4 and 26, `growth` and `bytes`: calls while a thread and a store grow, and the stored bytes of many steps.
 
 `growth`: one store has threads with 100 to 30,000 checkpoints, whose state is the last 20 messages. Other stores have
-100 to 100,000 threads with one checkpoint each, and each call is made on another thread. All sizes take turns. On
-PostgreSQL the tables have no statistics: a plan that needs them is slow in every new store. "open" includes opening a
-saver.
+100 to 100,000 threads with one checkpoint each, and each call uses another thread. All sizes alternate. On PostgreSQL
+the tables have no statistics, because a query plan that needs them is slow in every new store. "open" includes opening
+a saver.
 
-`bytes`: the bytes that a step of each shape stores, without those of the first checkpoint. They are linear in the new
-data if a late step, of the second half, stores no more than an early one. The store is closed before it is counted.
+`bytes`: the bytes that a step of each shape stores, without those of the first checkpoint. Storage is linear in the new
+data if a step of the second half stores no more than one of the first half. The store is closed before it is counted.
 """
 
 import sys
@@ -28,13 +28,13 @@ from .timing import interleaved, timed
 
 STEPS, WINDOW = 2000, 20
 CHECKPOINTS, THREADS = (100, 1000, 10_000, 30_000), (100, 1000, 10_000, 100_000)
-"""Sizes of a thread and of a store. A quick run leaves out the last one, and the last two."""
+"""Sizes of a thread and of a store. A quick run omits the last size of a thread, and the last two of a store."""
 TARGETED = 10_000
-"""The size that is compared with the smallest."""
+"""The size to compare with the smallest."""
 
 
 class Long:
-    """A thread with so many checkpoints."""
+    """A thread with `size` checkpoints."""
 
     def __init__(self, backend: Backend, directory: Path, saver: Saver, size: int) -> None:
         self._open, self._calls = partial(_opened, backend, directory), Calls(saver)
@@ -54,7 +54,7 @@ class Long:
 
 
 class Many:
-    """A store with so many threads."""
+    """A store with `size` threads."""
 
     def __init__(self, backend: Backend, directory: Path, saver: Saver, size: int) -> None:
         self._open, self._saver = partial(_opened, backend, directory), saver
@@ -82,7 +82,7 @@ def _step(sequence: Sequence) -> float:
 
 
 def _opened(backend: Backend, directory: Path, config: Any) -> float:
-    """Return how long it takes to open a saver and read a thread."""
+    """Return the seconds to open a saver and read a thread."""
     with ExitStack() as stack:
         return timed(lambda: stack.enter_context(backend.open(directory)).get_tuple(config))[0]
 
@@ -137,7 +137,7 @@ def _many(plan: Plan) -> list[Row]:
 
 
 def _made(plan: Plan, stack: ExitStack, backend: Backend, fill: Callable[[Saver], object]) -> tuple[Path, Saver]:
-    """Make a store and fill it; return where it is, and a saver that is opened after that."""
+    """Create and fill a store; return its directory, and a saver that is opened afterwards."""
     directory = plan.directory(f"growth-{backend.name}")
     backend.prepare(backend.open, directory)
     with backend.filled(directory) as place, backend.open(place) as saver:
@@ -166,7 +166,7 @@ def _rows(plan: Plan, what: str, name: str, call: Callable[[Grown], float], subj
 
 
 def _stored(plan: Plan, shape: Shape, points: tuple[int, ...]) -> list[int]:
-    """Return the bytes that a store has grown by after so many steps."""
+    """Return the growth of a store, in bytes, after each number of steps in `points`."""
     place, stored, taken = plan.directory(f"bytes-{shape.name}"), [], 0
     for point in (0, *points):
         with plan.ours.open(place) as saver:

@@ -1,8 +1,8 @@
-"""Measure 24, `items`: a store of items beside LangGraph's store for the same database.
+"""Measure 24, `items`: a store of items, compared with LangGraph's store for the same database.
 
-A namespace of 100, 1,000 and 10,000 items, each of about 130 bytes, and fifty others with an item each. `get` reads an
-item that is there, `put` changes one that this process has read or written, as all of them were. A filter that must
-equal a text is one of a hundred. What no index narrows is printed beside, without a target.
+A namespace has 100, 1,000 or 10,000 items of about 130 bytes, and fifty others have one item each. `get` reads an
+existing item, and `put` changes an item that this process has written before. "filter that equals" matches one item of
+a hundred. Searches that no index narrows have no target.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -74,7 +74,7 @@ def _calls(store: BaseStore, size: int) -> Mapping[str, Callable[[], Any]]:
 
 
 FREE = ("newest 10 of a prefix of one label", "filter $gt")
-"""What no index narrows: printed beside."""
+"""Calls that no index narrows; they have no target."""
 
 
 def _clocked(call: Callable[[], Any]) -> float:

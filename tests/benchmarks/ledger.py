@@ -1,8 +1,8 @@
-"""Measure 15, `ledger`: what a tool call costs that is kept, beside the same call without a cache.
+"""Measure 15, `ledger`: the cost of a recorded tool call, compared with the same call without a cache.
 
-A *hit* and a *miss* are timed through `ToolCache.wrap_tool_call`, in a thread whose ledger holds 1000 calls; the tool
-returns a short text at once, so its own time is nothing. Beside them stands the tool without a cache, and on a server
-a bare round trip (PING, SELECT 1) by a client of its own.
+A *hit* and a *miss* are timed through `ToolCache.wrap_tool_call`, in a thread whose ledger contains 1000 calls. The
+tool returns a short text at once, so its own time is negligible. The tool without a cache is timed as well, and on a
+server a bare round trip (PING, SELECT 1) over a separate connection.
 """
 
 from collections.abc import Callable, Iterator
@@ -73,7 +73,7 @@ def measure(plan: Plan) -> list[Row]:
             trip: Callable[[], object] = plan.pair.ours.trip(stack, directory)
             runs["trip"] = lambda: timed(trip)[0]
         took = interleaved(plan.rounds(201), runs)
-    bare = "; beside a bare round trip" if "trip" in took else ""
+    bare = "; compared with a bare round trip" if "trip" in took else ""
     return [
         Row("ledger", f"hit of a tool call{bare}", took.get("trip"), took["hit"], "ms", plan.target("ledger: hit")),
         Row("ledger", f"miss of a tool call{bare}", took.get("trip"), took["miss"], "ms"),

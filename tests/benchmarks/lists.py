@@ -1,7 +1,7 @@
-"""Measure 20, `lists`: the first page of a list of 100,000 threads, all of them or some.
+"""Measure 20, `lists`: the first page of a list of 100,000 threads, with and without filters.
 
-Each thread has one checkpoint, put with its owner (one of 1000). Of 33 threads one has a node to run, of 500 one has
-failed. They were put to in the last 30 days. LangGraph's savers have no list of threads.
+Each thread has an owner (one of 1000) and one checkpoint, stored in the last 30 days. One of 33 threads has a node to
+run, and one of 500 has failed. LangGraph's savers have no list of threads.
 """
 
 import random
@@ -24,7 +24,7 @@ ASKED: Mapping[str, Mapping[str, Any]] = {
     "status=failed, of an owner": {"status": "failed", "owner": "user 0"},
     "status=done": {"status": "done"},
     "of an owner": {"owner": "user 7"},
-    "of nobody": {"owner": "nobody"},
+    "of an unknown owner": {"owner": "nobody"},
 }
 
 
@@ -33,7 +33,7 @@ def name_of(number: int) -> str:
 
 
 def fill(saver: Any, threads: int) -> None:
-    """Put the threads, many at once."""
+    """Store the threads, 32 at a time."""
     chosen = random.Random("lists")
     with ThreadPoolExecutor(32) as pool:
         chances = [(chosen.random(), chosen.random()) for _ in range(threads)]

@@ -1,12 +1,11 @@
-"""Measure 12, `log`: the bytes of a chat to N messages in N/2 turns, beside the JSON of what was new in it.
+"""Measure 12, `log`: the bytes of a chat of N messages in N/2 turns, compared with the JSON of its new data.
 
-New is what the graph hands to the saver and what it had not handed over in that place before: of each `put` the
-checkpoint without its channel values, the metadata, and the messages that the list has gained; of each `put_writes`
-the channels with the values written to them. As JSON without spaces, a message without the fields that have their
-defaults. Not counted, though the log has them: the addresses (thread, parent, task), and the channel of the graph's
-input, in which LangGraph hands over once more what is then a write and then an item of the list.
+New data of a `put` is the checkpoint without its channel values, the metadata, and the new messages. New data of a
+`put_writes` is the channels with their values. The JSON has no spaces, and messages omit fields with default values.
+Two things that the log contains are not counted: the addresses (thread, parent, task), and the channel of the graph's
+input, whose messages LangGraph also passes as writes and as list items.
 
-Beside them, without a target: the same with that channel; and the messages alone, each once.
+Two more figures have no target: the same with the input channel, and each message once.
 """
 
 from collections import Counter
@@ -32,7 +31,7 @@ def _message(message: Any) -> dict[str, Any]:
 
 
 class Handed:
-    """Stands before a saver's `put` and `put_writes`, and adds up the JSON of what is new in what they are given."""
+    """Wraps a saver's `put` and `put_writes`, and adds up the JSON of their new data."""
 
     def __init__(self, saver: Any) -> None:
         self.bytes: Counter[str] = Counter()
@@ -69,10 +68,10 @@ def measure(plan: Plan) -> list[Row]:
     directory = plan.directory("log")
     handed = _chat(plan, directory)
     stored = plan.pair.ours.stored(directory)
-    label = f"a chat of {plan.messages} messages: its log; beside the JSON of"
+    label = f"a chat of {plan.messages} messages: its log; compared with the JSON of"
     alone = sum(map(json_bytes, history(plan.messages)))
     return [
-        Row("log", f"{label} what was new", handed["new"], stored, "B", plan.target("log")),
-        Row("log", f"{label} that and the inputs", handed.total(), stored, "B"),
+        Row("log", f"{label} the new data", handed["new"], stored, "B", plan.target("log")),
+        Row("log", f"{label} the new data and the inputs", handed.total(), stored, "B"),
         Row("log", f"{label} the messages alone", alone, stored, "B"),
     ]

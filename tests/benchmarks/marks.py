@@ -1,8 +1,8 @@
-"""Measure 17, `marks`: what `recoverable=True` adds to a `put`, and what spans and metrics add.
+"""Measure 17, `marks`: the time that `recoverable=True`, or spans and metrics, add to a `put`.
 
-The puts of a run of twenty steps with `durability="sync"`, on a thread of its own; savers with and without take turns,
-in one process. The heartbeat is stored in the round that warms up, and renewed in the background as ever. Spans are
-exported in batches, to memory.
+Each run has twenty steps with `durability="sync"`, on a new thread; only its `put` calls are timed. Savers with and
+without the option alternate in one process. The heartbeat is stored in the warm-up round, and renewed in the
+background. Spans are exported in batches, to memory.
 """
 
 import operator
@@ -34,7 +34,7 @@ class State(TypedDict):
 
 
 class Runs:
-    """Runs of a graph, of which only the puts are timed."""
+    """Runs of a graph, whose `put` calls are timed."""
 
     def __init__(self, saver: Any) -> None:
         steps = [(f"step {number}", lambda state: {"log": ["a step was taken"]}) for number in range(STEPS)]
@@ -44,7 +44,7 @@ class Runs:
         self._put = self._graph.checkpointer.put  # type: ignore[union-attr]
         self._graph.checkpointer.put = self._timed  # type: ignore[union-attr, method-assign]
         self._wall: list[float] = []
-        self.processor: list[float] = []  # milliseconds of a put, by rounds
+        self.processor: list[float] = []  # milliseconds of a put, by round
 
     def _timed(self, *args: Any) -> Any:
         took, result = timed(partial(self._put, *args))
@@ -52,7 +52,7 @@ class Runs:
         return result
 
     def run(self) -> float:
-        """Return the seconds of one put of a run, on average."""
+        """Run the graph; return the average seconds of a `put`."""
         self._wall.clear()
         before = process_time()
         self._graph.invoke({"log": []}, thread(f"t{next(self._numbers)}"), durability="sync")
@@ -85,5 +85,5 @@ def measure(plan: Plan) -> list[Row]:
     for name, said in (("marks", "recoverable=True"), ("traces", "OpenTelemetry")):
         for label, times in ((f"put with {said}", took), (f"a step's run with {said}, processor time", processor)):
             target, spread = plan.target(name), times.spread(name, "plain")
-            rows.append(Row(name, f"{label}; beside without", times["plain"], times[name], "ms", target, spread))
+            rows.append(Row(name, f"{label}; compared with plain", times["plain"], times[name], "ms", target, spread))
     return rows

@@ -1,8 +1,8 @@
-"""Measure 7, `memory`: what a saver that has served 10,000 threads holds, beside one that has served 100.
+"""Measure 7, `memory`: memory of a saver that has served 10,000 threads, compared with one that has served 100.
 
-Each in a process of its own, after `gc.collect()`, by tracemalloc: what Python allocated since the saver was
-opened and has not given back (SQLite's own page cache is not in it). Served is: looked up, put with four
-messages, read. "No more" allows 64 KB, for what LangGraph's own saver, which keeps nothing, differs by.
+Each saver has its own process. tracemalloc counts the memory that Python has allocated since the saver was opened and
+not freed, after `gc.collect()`; it does not see SQLite's page cache. To serve a thread means to look it up, store four
+messages, and read it. "No more" allows 64 KB: LangGraph's saver, which caches nothing, varies by that much.
 """
 
 import gc
@@ -27,7 +27,7 @@ def _serve(saver: Saver, count: int) -> None:
 
 
 def _warm_up(backend: Backend, root: Path) -> None:
-    """Have everything imported and cached that any saver of the kind would."""
+    """Let a first saver of the kind fill all global caches."""
     with backend.open(Path(mkdtemp(dir=root))) as saver:
         _serve(saver, 3)
 

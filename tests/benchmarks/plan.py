@@ -1,4 +1,4 @@
-"""What a run measures: sizes, the two savers, and where they may write."""
+"""Options of a run: sizes, the two savers, and their directory."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,9 @@ from .shapes import Shape
 
 @dataclass(frozen=True)
 class Plan:
-    """The options of a run; `calibrate` puts LangGraph's saver in both places, to see the machine's noise.
+    """The options of a run. `calibrate` compares LangGraph's saver with itself, to see the machine's noise.
 
-    `shapes` are those that `cells` measures; all, if there are none.
+    `shapes` limits the shapes that `cells` measures; empty means all.
     """
 
     pair: Pair
@@ -29,7 +29,7 @@ class Plan:
 
     @property
     def sides(self) -> dict[str, Backend]:
-        """The savers by where they stand; "theirs" is not there where LangGraph has none."""
+        """Savers by side; "theirs" is missing if LangGraph has no saver for the backend."""
         theirs = {"theirs": self.pair.theirs} if self.pair.theirs else {}
         return {**theirs, "ours": self.ours}
 
@@ -43,15 +43,15 @@ class Plan:
         return max(3, usual // 3) if self.quick else usual
 
     def count(self, usual: int) -> int:
-        """How many threads or steps: as usual, or a tenth of that in a quick run."""
+        """Return the number of threads or steps: `usual`, or a tenth of it in a quick run."""
         return max(1, usual // 10) if self.quick else usual
 
     def directory(self, name: str) -> Path:
-        """A new directory on the disk, gone when the run ends."""
+        """Create a directory that is deleted at the end of the run."""
         return Path(mkdtemp(prefix=f"{name}-", dir=self.root))
 
 
 def work_directory(chosen: str | None) -> "TemporaryDirectory[str]":
-    """A temporary directory on a real disk: /var/tmp where there is one, as /tmp may be memory."""
+    """Return a temporary directory on a real disk: in /var/tmp if it exists, because /tmp may be in memory."""
     usual = "/var/tmp" if Path("/var/tmp").is_dir() else None
     return TemporaryDirectory(prefix="keel-benchmark-", dir=chosen or usual)

@@ -1,17 +1,15 @@
-"""PostgreSQL: one server for both savers, with its own defaults (fsync on); each directory is a database.
+"""PostgreSQL: one server with default settings (fsync on) for both savers; each directory is a database.
 
-The server is that of KEEL_TEST_POSTGRES_URL, or one that `tests/servers` starts. Nothing else may run on it.
+The server is that of KEEL_TEST_POSTGRES_URL, or one that `tests/servers` starts. No other program may use it.
 
-Stored is `pg_total_relation_size` of every table that the saver made in its database: heap, TOAST, indexes and maps as
-they stand, without a VACUUM first. Written is the server's write-ahead log, all of it, by `pg_current_wal_lsn`. Before
-the count begins the tables are made and a CHECKPOINT done, so that both savers begin with no page in the log: the
-first change of each page after a checkpoint logs the whole page. Autovacuum is off for these tables. `chat`, which
-counts, runs before the measures that leave dead rows: an autovacuum of those would be counted (2 MB, when `prune` came
-first).
+"stored" is `pg_total_relation_size` of all tables of the saver: heap, TOAST, indexes and maps, without a VACUUM before.
+"written" is the server's whole write-ahead log, from `pg_current_wal_lsn`. Before counting, the tables are created and
+a CHECKPOINT runs, so that both savers start under equal conditions: the first change of each page after a checkpoint
+logs the whole page. Autovacuum is off for these tables. `chat`, which counts, runs before the measures that leave dead
+rows, because an autovacuum of those rows would be counted (2 MB when `prune` ran first).
 
-LangGraph's savers have one connection, as `from_conn_string` makes them. Where many threads are served at once, its
-saver over a pool of ten connections, which is what Keel's own pool has, is measured too, and the target is set by
-the faster of the two.
+LangGraph's savers have one connection, as `from_conn_string` creates them. For many concurrent threads, its saver is
+also measured with a pool of ten connections, the size of Keel's pool. The target refers to the faster of the two.
 """
 
 import os
@@ -42,8 +40,8 @@ SIZE = f"SELECT sum(pg_total_relation_size(quote_ident(relname)::regclass))::big
 
 @contextmanager
 def serve(root: Path) -> Iterator[str]:
-    """Run the server, and tell it to this process and its children; the databases go with the run."""
-    tempfile.tempdir = str(root.parent)  # a server's files too must be on a real disk
+    """Run the server and set its URL in the environment; drop the databases at the end."""
+    tempfile.tempdir = str(root.parent)  # the server's files must be on a real disk, too
     with import_module("tests.servers").postgres(fsync=True) as server:
         os.environ[SERVER] = server.url
         try:
@@ -54,7 +52,7 @@ def serve(root: Path) -> Iterator[str]:
 
 
 def ask(question: str, url: str | None = None) -> Any:
-    """The one value that a query returns."""
+    """Return the single value of a query."""
     with psycopg.connect(url or os.environ[SERVER], autocommit=True) as connection:
         row = connection.execute(question.encode()).fetchone()
     assert row
@@ -68,7 +66,7 @@ def _execute(statement: str, name: str) -> None:
 
 @cache
 def database(directory: Path) -> str:
-    """Where the database of a directory is; it is made if it is not there."""
+    """Return the URL of a directory's database, which is created if it does not exist."""
     with psycopg.connect(os.environ[SERVER], autocommit=True) as connection:
         found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [directory.name]).fetchone()
     if not found:
@@ -82,14 +80,14 @@ def stored(directory: Path) -> int:
 
 @contextmanager
 def filled(directory: Path) -> Iterator[Path]:
-    """Connections that are opened in the block do not wait for the disk."""
+    """Let connections that are opened in the block not wait for the disk."""
     _execute("ALTER DATABASE {} SET synchronous_commit = off", directory.name)
     yield directory
     _execute("ALTER DATABASE {} RESET synchronous_commit", directory.name)
 
 
 def pids(directory: Path) -> list[int]:
-    """The processes that serve the connections of a directory's database."""
+    """Return the server processes with connections to a directory's database."""
     with psycopg.connect(os.environ[SERVER]) as connection:
         query = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'"
         return [pid for (pid,) in connection.execute(query, [directory.name])]
@@ -100,7 +98,7 @@ def written() -> int:
 
 
 def prepare(opener: Opener, directory: Path) -> None:
-    """Have the tables made, without autovacuum, and let the log begin anew."""
+    """Create the tables without autovacuum, and run a CHECKPOINT."""
     with opener(directory) as saver:
         saver.setup()  # type: ignore[attr-defined]
     with psycopg.connect(database(directory), autocommit=True) as connection:
@@ -126,10 +124,10 @@ async def _langgraph_async(directory: Path) -> AsyncOpened:
 
 @asynccontextmanager
 async def _langgraph_pooled(directory: Path) -> AsyncOpened:
-    options = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}  # those of `from_conn_string`
+    options = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}  # as in `from_conn_string`
     pool = AsyncConnectionPool(database(directory), min_size=POOL, max_size=POOL, kwargs=options, open=False)
     async with pool:
-        saver = AsyncPostgresSaver(pool)  # type: ignore[arg-type]  # a pool of rows that are dictionaries
+        saver = AsyncPostgresSaver(pool)  # type: ignore[arg-type]  # a pool with rows as dicts
         await saver.setup()
         yield saver
 

@@ -1,8 +1,8 @@
-"""`--profile NAME`: one measure of Keel alone under cProfile, the top 25 functions by their own time.
+"""`--profile NAME`: profile one measure of Keel with cProfile; print the top 25 functions by their own time.
 
-All of the process's threads are profiled, from their start; on Python 3.12 and later, where only one profiler
-can be active, it is the calling thread's. Where threads wait for each other the waits (`acquire`, `get`,
-`poll`) come first: read past them.
+All threads of the process are profiled from their start. On Python 3.12 and later, where only one profiler can be
+active, only the calling thread is. If threads wait for each other, waits (`acquire`, `get`, `poll`) come first in the
+list; skip them.
 """
 
 import cProfile
@@ -19,7 +19,7 @@ from .shapes import SHAPES
 from .steps import Calls
 
 Prepared = Callable[[], object]
-"""What is profiled; its preparation is not."""
+"""The function to profile, without its preparation."""
 
 
 def _repeated(count: int, function: Callable[..., Any], *args: Any) -> Prepared:
@@ -27,7 +27,7 @@ def _repeated(count: int, function: Callable[..., Any], *args: Any) -> Prepared:
 
 
 def _call(run: Callable[[cells.Subject], float], stack: ExitStack, plan: Plan) -> Prepared:
-    """A call on the first of `--shapes`; a chat of 100 messages, if none is named."""
+    """Prepare a call on the first of `--shapes`, or by default a chat of 100 messages."""
     shape = plan.shapes[0] if plan.shapes else SHAPES["chat-100"]
     saver = stack.enter_context(plan.ours.open(plan.directory("profile")))
     return _repeated(plan.rounds(60), run, cells.Subject(Calls(saver), shape))
@@ -64,7 +64,7 @@ SUBJECTS: dict[str, Callable[[ExitStack, Plan], Prepared]] = {
 
 @contextmanager
 def _other_threads(profiles: list[cProfile.Profile]) -> Iterator[None]:
-    """Give every thread that starts in the meantime a profiler of its own, and collect them."""
+    """Start a profiler in each thread that starts in the block, and collect the profilers."""
 
     def begin(*_: Any) -> None:
         profile = cProfile.Profile()

@@ -1,7 +1,7 @@
-"""Measure 16, `provenance`: what it costs to record which model wrote a step.
+"""Measure 16, `provenance`: the cost of recording which model wrote a step.
 
-One invoke of a graph of two nodes that each call a fake model, on a thread of its own, with a saver that records
-beside one that does not; and the bytes that one more turn of one thread takes with each.
+Each run invokes a graph of two nodes, which each call a fake model, on a new thread. A saver that records model calls
+is compared with one that does not.
 """
 
 from contextlib import ExitStack
@@ -44,14 +44,14 @@ def measure(plan: Plan) -> list[Row]:
         for name in ("recorded", "plain"):
             saver: Any = stack.enter_context(plan.pair.ours.open(plan.directory(f"provenance-{name}")))
             if name == "plain":
-                # As with provenance=False, which openers do not pass on.
+                # Same as provenance=False, which the openers do not accept.
                 saver.engine.session.hooks.find(Recorder).captures = False
             graphs[name] = two_nodes(saver)
         took = interleaved(plan.rounds(301), {name: runs(graph) for name, graph in graphs.items()})
     return [
         Row(
             "provenance",
-            "invoke of two nodes with a fake model; beside the same unrecorded",
+            "invoke of two nodes with a fake model; compared with the same, not recorded",
             took["plain"],
             took["recorded"],
             "ms",

@@ -1,8 +1,8 @@
-"""Measure 9, `prune`: `prune([thread])`, which keeps the latest checkpoint, of a chat of 1000 steps.
+"""Measure 9, `prune`: `prune([thread])` of a chat of 1000 steps, which keeps the latest checkpoint.
 
-A turn of the chat is three steps. Every round prunes another thread, all equally long and said before any is pruned.
-Once more, while a process of its own takes turns on the thread that is pruned, through a saver of the same kind; if one
-of its turns fails, the row says so.
+A turn of the chat has three steps. Each round prunes another thread of the same length; all threads are stored before.
+The second row prunes while another process takes turns on the same thread, through a saver of the same kind. If a turn
+fails, the row shows the error.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ STEPS_A_TURN = 3
 
 
 def _said(saver: Saver, turns: int, rounds: int) -> Iterator[str]:
-    """Threads that many turns long, one for each round and one to warm up."""
+    """Store threads with `turns` turns, one for each round and one for warm-up; return their names."""
     graph = chat_graph(saver)
     names = [f"prune-{number}" for number in range(rounds + 1)]
     for name in names:
@@ -36,7 +36,7 @@ def _once(saver: Saver, names: Iterator[str]) -> float:
 
 
 def append(backend: Backend, directory: Path, name: str, began: Any, stop: Any, failed: Any) -> None:
-    """Take turns on a thread until told to stop; in a process of its own."""
+    """Take turns on a thread until `stop` is set; called in its own process."""
     with backend.open(directory) as saver:
         graph, turn = chat_graph(saver), 0
         while not stop.is_set():
@@ -49,12 +49,12 @@ def append(backend: Backend, directory: Path, name: str, began: Any, stop: Any, 
 
 @contextmanager
 def appending(backend: Backend, directory: Path, name: str, failed: Any) -> Iterator[None]:
-    """While the block runs, another process appends to a thread."""
+    """Let another process append to a thread while the block runs."""
     began, stop = PROCESSES.Event(), PROCESSES.Event()
     child = PROCESSES.Process(target=append, args=(backend, directory, name, began, stop, failed))
     child.start()
     try:
-        assert began.wait(120), "the appending process did not begin"
+        assert began.wait(120), "the appending process did not start"
         yield
     finally:
         stop.set()

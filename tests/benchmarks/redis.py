@@ -1,7 +1,7 @@
-"""Redis: a server of the run's own; each directory is a prefix. LangGraph's own saver needs modules that a plain Redis
-does not have, so nothing of LangGraph's stands beside Keel's.
+"""Redis: a server that the run starts; each directory is a prefix.
 
-The server syncs its log at every write (`appendfsync always`), as a store must that loses no acknowledged put.
+LangGraph's own saver needs modules that a plain Redis does not have, so Keel is not compared with it. The server syncs
+its log at every write (`appendfsync always`), so that no completed write is lost.
 """
 
 import os
@@ -22,22 +22,22 @@ SERVER = "KEEL_BENCHMARK_REDIS_URL"
 
 @contextmanager
 def server(root: Path, policy: str) -> Iterator[str]:
-    """Run a server whose append-only log is synced by this policy; its URL."""
-    tempfile.tempdir = str(root.parent)  # a server's files too must be on a real disk
+    """Run a server with this `appendfsync` policy; yield its URL."""
+    tempfile.tempdir = str(root.parent)  # the server's files must be on a real disk, too
     with import_module("tests.servers").redis(("--appendonly", "yes", "--appendfsync", policy)) as found:
         yield found.url
 
 
 @contextmanager
 def serve(root: Path) -> Iterator[str]:
-    """Run the server, and tell it to this process and its children."""
+    """Run the server, and set its URL in the environment."""
     with server(root, "always") as url, redis.Redis.from_url(url) as client:
         os.environ[SERVER] = url
         yield f"Redis {client.info('server')['redis_version']}, appendfsync always"
 
 
 def memory(client: Any, prefix: str) -> int:
-    """What the keys of a prefix take, by MEMORY USAGE of each, every element counted."""
+    """Return MEMORY USAGE of all keys of a prefix, with every element counted."""
     return sum(client.memory_usage(key, samples=0) for key in client.scan_iter(f"{prefix}:*"))
 
 
@@ -47,7 +47,7 @@ def stored(directory: Path) -> int:
 
 
 def opened(url: str, prefix: str) -> Any:
-    # "any": one of the servers measured syncs its log every second, and Keel would warn of it.
+    # "any": one of the measured servers syncs its log every second, and Keel would warn about it.
     return import_module("langgraph_keel").RedisSaver(url, prefix=prefix, durability="any")
 
 
@@ -62,7 +62,7 @@ def _trip(stack: ExitStack, _: Path) -> Callable[[], object]:
 
 @contextmanager
 def _filled(directory: Path) -> Iterator[Path]:
-    """Writes in the block do not wait for the disk."""
+    """Let writes in the block not wait for the disk."""
     with redis.Redis.from_url(os.environ[SERVER]) as client:
         client.config_set("appendfsync", "no")
         yield directory

@@ -1,4 +1,4 @@
-"""Rows, what they must reach, and the table."""
+"""Rows, their targets, and the table."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `group` is the measure's name, `spread` the quartiles of the ratio over the rounds."""
+    """A line of the table; `group` is the measure's name, `spread` the quartiles of the ratio over the rounds."""
 
     group: str
     measure: str
@@ -51,7 +51,7 @@ class Row:
 
     @property
     def slower(self) -> bool | None:
-        """Whether Keel is slower than LangGraph's saver or, of how a time grows, misses its target."""
+        """Whether Keel is slower than LangGraph's saver; for growth rows, whether it misses its target."""
         if self.unit == "×":
             return None if self.met is None else not self.met
         return None if self.ratio is None or self.unit == "B" else (self.ratio > 1) == (self.unit == "ms")
@@ -115,7 +115,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def markdown(rows: Iterable[Row]) -> str:
-    """The table as a page of documentation has it; what is slower than LangGraph's saver stands out."""
+    """Return the table as Markdown; ratios that are slower than LangGraph's saver are bold."""
     lines = ["| | LangGraph | Keel | ratio | target |", "|---|---|---|---|---|"]
     for row in rows:
         measure, theirs, ours, ratio, target, _ = _cells(row)
@@ -126,7 +126,7 @@ def markdown(rows: Iterable[Row]) -> str:
 
 
 def show(rows: Iterable[Row], title: str) -> None:
-    """Print the table; through a pipe too it is wide enough for its columns."""
+    """Print the table, wide enough for its columns even into a pipe."""
     console = Console()
     wide = console if console.is_terminal else Console(width=140)
     wide.print(table(rows, title))

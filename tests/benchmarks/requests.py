@@ -1,9 +1,9 @@
-"""Measure 10, `requests`: what `put`, `get_tuple` and `put_writes` ask of Redis, beside the least that could be asked.
+"""Measure 10, `requests`: the Redis requests of `put`, `get_tuple` and `put_writes`, compared with a minimal request.
 
-The very request that the store makes is timed where the saver's driver sends it. Beside it stands a bare EVALSHA
-through a client of its own, of a script that takes the same keys and arguments, does nothing with them, and returns a
-reply of the same shape and size. Where the server syncs its log at every write (`always`), the bare script of a request
-that writes sets one short key too: otherwise the disk would be asked of the one only.
+The real request is timed where the saver's driver sends it. The minimal request is a bare EVALSHA through another
+client: its script takes the same keys and arguments, ignores them, and returns a reply of the same shape and size. If
+the server syncs its log at every write (`always`), the bare script of a writing request also sets one short key, so
+that both requests wait for the disk.
 """
 
 from collections.abc import Callable
@@ -25,12 +25,12 @@ POLICIES = ("everysec", "always")
 CALLS: dict[str, Callable[[Subject], object]] = {
     "put": Subject.put,
     "get_tuple": Subject.get_tuple,
-    "put_writes": Subject.put_writes,  # last: get_tuple would read them all
+    "put_writes": Subject.put_writes,  # last: get_tuple would read all writes
 }
 
 
 class Recorder:
-    """Stands in for `driver.send`: keeps the last request, its reply, and the seconds it took."""
+    """Replaces `driver.send`, and keeps the last request, its reply and its duration."""
 
     def __init__(self, saver: Any) -> None:
         driver = saver.engine.driver
@@ -44,7 +44,7 @@ class Recorder:
 
 
 def shape(reply: Any) -> str:
-    """A reply of the same shape and size, in Lua."""
+    """Return Lua code for a reply of the same shape and size."""
     if isinstance(reply, list):
         return "{" + ",".join(map(shape, reply)) + "}"
     if isinstance(reply, bytes):
@@ -53,7 +53,7 @@ def shape(reply: Any) -> str:
 
 
 class Bare:
-    """Sends the keys and arguments of the request that was recorded last to a script that only replies."""
+    """Sends the keys and arguments of the last recorded request to a script that only replies."""
 
     def __init__(self, client: Any, recorder: Recorder, writes: bool) -> None:
         self._client, self._recorder = client, recorder
@@ -88,7 +88,7 @@ def _beside(plan: Plan, policy: str, name: str, run: Callable[[], object], recor
         "bare": Bare(client, recorder, writes=policy == "always" and name != "get_tuple"),
     }
     took = interleaved(plan.rounds(101), runs)
-    label = f"request of {name}, {plan.messages} messages, {policy}; beside a bare EVALSHA"
+    label = f"request of {name}, {plan.messages} messages, {policy}; compared with a bare EVALSHA"
     return Row("requests", label, took["bare"], took["ours"], "ms", plan.target("request"))
 
 

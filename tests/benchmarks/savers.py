@@ -1,7 +1,7 @@
 """The savers under test.
 
-To add a backend: write a module with its openers and its `PAIR` (see `sqlite`, and `postgres` for one with a server),
-its targets in `targets`, and a line in `PAIRS`; then `python -m tests.benchmarks --backend NAME` measures it.
+To add a backend, write a module with its openers and its `PAIR` (see `sqlite`, or `postgres` for one with a server),
+and add its targets to `targets` and a line to `PAIRS`. `python -m tests.benchmarks --backend NAME` then measures it.
 """
 
 from contextlib import asynccontextmanager, contextmanager
@@ -33,7 +33,7 @@ def _keel_memory(_: Path) -> Opened:
 
 
 class ReferenceSaver(BaseCheckpointSaver[int]):
-    """Keeps references to what it is given, of the latest checkpoint of each thread: the least a saver can do."""
+    """Keeps references to the latest checkpoint of each thread: the minimum that a saver can do."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What encryption costs: SQLite with a keyring beside SQLite without one."""
+"""The cost of encryption: SQLite with a keyring, compared with SQLite without one."""
 
 from importlib import import_module
 from pathlib import Path

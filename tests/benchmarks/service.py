@@ -1,13 +1,13 @@
-"""Measures 24 and 25, `service` and `processes`: many short threads, as a service has them.
+"""Measures 24 and 25, `service` and `processes`: many short threads, as in a web service.
 
-A thread begins with 10 messages and ends before it has 30. A turn is a `get_tuple`, and four times a `put` that adds a
-message and the `put_writes` of the next one, by the threads of a pool that lasts for the turn, as in LangGraph's loop.
-The last `put_writes` is still pending when the next turn reads, as after an interrupt. Of the turns in `service`, 30 %
-begin a thread, and 25 % follow a turn that another process took on the thread. Both savers take the same turns. The
-processor time is that of this process and of the server's processes that work for the saver. The time of a turn is the
-sum of its nine calls.
+A thread starts with 10 messages and ends before it has 30. A turn is a `get_tuple` and four pairs of calls: a `put`
+that adds a message, and the `put_writes` of the next message. As in LangGraph's loop, they run on a thread pool that is
+created for the turn. The last `put_writes` is still pending when the next turn reads, as after an interrupt. Of the
+turns in `service`, 30 % start a thread, and 25 % follow a turn of another process on the thread. Both savers take the
+same turns. Processor time includes this process and the server's processes that work for the saver. The time of a turn
+is the sum of its nine calls.
 
-In `processes`, one to eight processes take turns at once, each on its own threads.
+In `processes`, one to eight processes take turns concurrently, each on its own threads.
 """
 
 from collections import defaultdict
@@ -29,14 +29,14 @@ from .steps import Calls, Sequence
 from .timing import Clocked, Cost, Meter, Times, interleaved
 
 FIRST, PUTS, TURNS, LIVE = 10, 4, 5, 10
-"""Messages of a first put, puts of a turn, most turns of a thread, and how many threads are there from the start."""
+"""Messages of a first put, puts per turn, maximum turns of a thread, and number of threads at the start."""
 CALLS = ("first put", "put", "put_writes", "get_tuple", "get_tuple after another process", "turn")
 FIRST_CALLS = {
     "nobody": ("get_tuple of a new thread", "first put"),
     "this process": ("get_tuple", "put"),
     "another": ("get_tuple after another process", "put"),
 }
-"""The first two calls of a turn, by who took the last turn of the thread."""
+"""First two calls of a turn, by the process that took the last turn of the thread."""
 PROCESS_COUNTS = (1, 2, 4, 8)
 CLOCKS: Mapping[str, Callable[[Cost], float]] = {
     "wall time": lambda cost: cost.wall,
@@ -44,11 +44,11 @@ CLOCKS: Mapping[str, Callable[[Cost], float]] = {
     "processor time of the server": lambda cost: cost.server,
 }
 SECONDS = 0.8
-"""How long the processes take turns in a round."""
+"""Seconds for which the processes take turns in a round."""
 
 
 def schedule(name: str, another: int) -> Iterator[tuple[str, str]]:
-    """Yield the thread of each turn, and who took its last turn; in so many % it is another process."""
+    """Yield the thread of each turn, and who took its last turn: in `another` % it is another process."""
     chosen, turns = chances(name), dict[str, int]()
     for number in count():
         [last] = chosen.choices((*FIRST_CALLS,), (30, 70 - another, another))
@@ -57,13 +57,13 @@ def schedule(name: str, another: int) -> Iterator[tuple[str, str]]:
         else:
             thread_id = chosen.choice(list(turns))
         turns[thread_id] = turns.get(thread_id, 0) + (2 if last == "another" else 1)
-        if turns[thread_id] >= TURNS - 1:  # the next one could be two
+        if turns[thread_id] >= TURNS - 1:  # the next one could count twice
             del turns[thread_id]
         yield thread_id, last
 
 
 class Service:
-    """Takes turns with one saver, on threads that `name` and the seed of the run decide."""
+    """Takes turns with one saver, on threads that depend on `name` and the seed of the run."""
 
     def __init__(self, saver: Saver, name: str, other: Any = None, pids: Callable[[], Iterable[int]] = tuple) -> None:
         self.saver, self.costs = saver, defaultdict[str, list[Cost]](list)
@@ -77,7 +77,7 @@ class Service:
         return self.take_turn(thread_id, last)
 
     def take_turn(self, thread_id: str, last: str) -> float:
-        """Take a turn; return the seconds that its calls took."""
+        """Take a turn; return the total seconds of its calls."""
         meter = Meter(self._pids())
         with ThreadPoolExecutor() as pool:
             calls = Calls(self.saver, pool, meter)
@@ -95,7 +95,7 @@ class Service:
         return turn.wall
 
     def take_many(self, seconds: float) -> tuple[float, list[float]]:
-        """Take turns for so many seconds; return how many there were a second, and how long each took."""
+        """Take turns for a time; return the turns per second, and the seconds of each turn."""
         start, took = perf_counter(), list[float]()
         while perf_counter() < start + seconds:
             took.append(self.take_next())
@@ -103,7 +103,7 @@ class Service:
 
 
 def _serve(backend: Backend, directory: Path, name: str, orders: Any) -> None:
-    """In a process of its own: call the methods that are asked for."""
+    """Call the methods that `orders` requests; runs in its own process."""
     with backend.open(directory) as saver:
         service = Service(saver, name)
         while order := orders.recv():
@@ -116,7 +116,7 @@ def process(backend: Backend, directory: Path, name: str) -> Iterator[Any]:
     here, there = PROCESSES.Pipe()
     child = PROCESSES.Process(target=_serve, args=(backend, directory, name, there), daemon=True)
     child.start()
-    there.close()  # so that its death is noticed
+    there.close()  # so that a dead child is noticed
     try:
         yield here
     finally:
@@ -149,7 +149,7 @@ def _rows(plan: Plan, name: str, costs: Mapping[str, list[Cost]]) -> list[Row]:
     for what, clock in CLOCKS.items():
         took = Times({side: [1000 * clock(cost) for cost in taken] for side, taken in costs.items()})
         label = f"{name}, {what}"
-        if took["ours"]:  # there is not always a server
+        if took["ours"]:  # empty if the backend has no server
             ratio = took.get("theirs"), took["ours"]
             rows.append(Row("service", label, *ratio, "ms", plan.target(label), took.spread()))
         if what == "wall time":
@@ -187,6 +187,6 @@ def measure_processes(plan: Plan) -> list[Row]:
 def _workers(plan: Plan, stack: ExitStack, backend: Backend) -> list[Any]:
     directory = plan.directory(f"processes-{backend.name}")
     with backend.open(directory) as saver:
-        Service(saver, "first").take_next()  # makes the tables: LangGraph's savers cannot do so at once
+        Service(saver, "first").take_next()  # creates the tables: LangGraph's savers cannot do so concurrently
     names = [f"process-{number}" for number in range(max(PROCESS_COUNTS))]
     return [stack.enter_context(process(backend, directory, name)) for name in names]

@@ -1,6 +1,6 @@
-"""The states that agents have, and what one step changes of them: short and long, wide and nested.
+"""Typical states of agents, and the change of one step: short and long, wide and nested.
 
-A step copies what it changes and shares the rest, as a node does that returns a new value.
+A step copies the values that it changes and shares the rest, like a node that returns a new value.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,19 +11,19 @@ from .graphs import message, text
 
 Values = dict[str, Any]
 Patch = list[dict[str, Any]]
-"""What a step changes, as JSON Patch (RFC 6902) says it: the least that could be stored of it, about."""
+"""The change of a step as a JSON Patch (RFC 6902): about the minimum to store."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Channels to begin with, and what a step changes of them.
+    """The initial channels of a thread, and the change of a step.
 
     Attributes:
-        name: What `--only` and targets call it.
-        label: What the table calls it.
-        first: Returns the channels.
-        change: What of them is new in a step, given the channels and the number of the step; and the patch.
-        threads: How many threads the steps go to in turn: what grows with each stays about as long as it is named.
+        name: Name in `--shapes` and in targets.
+        label: Name in the table.
+        first: Returns the initial channels.
+        change: Takes the channels and the number of the step; returns the new values and their patch.
+        threads: Number of threads that the steps rotate through, so that a growing state keeps about its nominal size.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Shape:
 
 
 def chat(count: int, threads: int = 16) -> Shape:
-    """A chat of so many messages, of which each step says one more."""
+    """Return the shape of a chat of `count` messages; each step adds one."""
 
     def change(values: Values, step: int) -> tuple[Values, Patch]:
         said = values["messages"]
@@ -55,7 +55,7 @@ def chat(count: int, threads: int = 16) -> Shape:
 
 @dataclass(frozen=True)
 class Account:
-    """A channel's value as an object of the program's own."""
+    """A channel's value as an object of an application class."""
 
     owner: str
     notes: str
@@ -93,7 +93,7 @@ def _wide(kind: str, value_of: Callable[[int, int], Any]) -> Shape:
 
 
 def _document() -> Values:
-    """A megabyte: 10 chapters of 10 sections of 10 paragraphs of 10 sentences of 100 characters."""
+    """Return 1 MB: 10 chapters of 10 sections of 10 paragraphs of 10 sentences of 100 characters."""
     return {
         "document": {
             "title": text("title", 60),
@@ -121,7 +121,7 @@ def _edit_document(values: Values, step: int) -> tuple[Values, Patch]:
 
 
 def _set(values: Values, path: Sequence[str | int], value: Any) -> tuple[Values, Patch]:
-    """Return the channel that a path begins with, with another value at its end; the rest is shared."""
+    """Return the path's channel with a new value at the end of the path; the rest is shared."""
     patch = [{"op": "replace", "path": "/" + "/".join(map(str, path)), "value": value}]
     return {str(path[0]): _replaced(values[str(path[0])], path[1:], value)}, patch
 

@@ -1,7 +1,7 @@
-"""Measure 19, `start`: the processor time that commands of `keel` take on a small store.
+"""Measure 19, `start`: the processor time of `keel` commands on a small store.
 
-It is that of the whole process, with modules that are compiled already, as pip leaves them. Beside it stands `import
-langgraph.checkpoint.base`, which no saver can do without.
+It is the time of the whole process, with compiled modules, as pip installs them. It is compared with `import
+langgraph.checkpoint.base`, which every saver needs.
 """
 
 import os
@@ -57,7 +57,7 @@ def measure(plan: Plan) -> list[Row]:
     return [
         Row(
             "start",
-            f"{name}, processor time; beside import langgraph.checkpoint.base",
+            f"{name}, processor time; compared with import langgraph.checkpoint.base",
             took["base"],
             took[name],
             "ms",

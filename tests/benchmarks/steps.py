@@ -1,4 +1,4 @@
-"""Checkpoints in sequence: what LangGraph's loop hands a saver, without the loop; by either face."""
+"""Calls of a saver as LangGraph's loop makes them, without the loop, sync and async."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -21,10 +21,9 @@ _POOL = ThreadPoolExecutor(1)
 
 
 class Calls:
-    """The calls of a saver by its blocking face: the seconds that each took, and what it returned.
+    """The blocking calls of a saver; each returns its duration in seconds, and its result.
 
-    What is stored is stored by another thread than the one that reads, as LangGraph's loop does it. The change of
-    threads is not counted.
+    Writes run in another thread than reads, as in LangGraph's loop. Switching threads is not counted.
     """
 
     def __init__(self, saver: Saver, pool: Executor = _POOL, watch: Callable[..., tuple[float, Any]] = timed) -> None:
@@ -44,7 +43,7 @@ class Calls:
 
 
 class AsyncCalls(Calls):
-    """The same by the asynchronous face, in a loop that has nothing else to do."""
+    """The asynchronous calls of a saver, in an otherwise idle event loop."""
 
     def __init__(self, saver: Saver, runner: asyncio.Runner) -> None:
         super().__init__(saver)
@@ -82,7 +81,7 @@ class Sequence:
         self.latest = thread(thread_id)
         _, found = self.calls.get_tuple(self.latest)
         self.config: RunnableConfig = found.config if found else thread(thread_id)
-        # 4 is what LangGraph's loop writes; of older forms, the tasks that wait are looked for in the parent.
+        # LangGraph's loop writes version 4; for older versions, pending tasks are read from the parent.
         self.checkpoint: Checkpoint = found.checkpoint if found else {**empty_checkpoint(), "v": 4}
         self.step = (found.metadata.get("step", -1) if found else -1) + 1
 
@@ -91,7 +90,7 @@ class Sequence:
         return self.checkpoint["channel_values"]
 
     def put(self, updates: Mapping[str, Any]) -> float:
-        """Store a checkpoint in which these channels have these values; the seconds that `put` took."""
+        """Store a checkpoint with new values of these channels; return the seconds of the `put`."""
         versions = self._advance(updates)
         metadata: CheckpointMetadata = {"source": "loop", "step": self.step, "parents": {}}
         seconds, self.config = self.calls.put(self.config, self.checkpoint, metadata, versions)

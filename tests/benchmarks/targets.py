@@ -1,4 +1,4 @@
-"""What each pair must reach. A measure asks for its target by name; one without a target is a plain figure."""
+"""The targets of each pair, by name. A measure without a target only prints its figure."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ WIDE = ("wide-text", "wide-dict", "wide-object")
 def short_and_long(
     any_cell: float, short: tuple[float, float, float], long: tuple[float, float, float], wide: tuple[float, float]
 ) -> Mapping[str, Target]:
-    """Cells: any; `put`, `get_tuple`, `put_writes` of 10 messages; `put`, `get_tuple`, `list` of 1000; wide states."""
+    """Cells: all; `put`, `get_tuple`, `put_writes` (10 messages); `put`, `get_tuple`, `list` (1000); wide."""
     calls = {
         **dict(zip(("chat-10: put", "chat-10: get_tuple", "chat-10: put_writes"), short, strict=True)),
         **dict(zip(("chat-1000: put", "chat-1000: get_tuple", "chat-1000: list(limit=10)"), long, strict=True)),
@@ -34,7 +34,7 @@ GROWN = ("chat-10", "chat-1000", "wide-text", "wide-dict", "document", "records"
 
 
 def service(calls: tuple[float, float, float, float], turn: float, rate: float, growth: float) -> Mapping[str, Target]:
-    """Processor time of first put, put, put_writes, get_tuple; a turn; turns a second; calls in a thread that grows."""
+    """Targets of processor time per call, wall time of a turn, turns per second, and growth with a thread's length."""
     names = ("first put", "put", "put_writes", "get_tuple")
     grown = Target(growth, f"≤ {growth:g} ×", "figure")
     return {
@@ -46,7 +46,7 @@ def service(calls: tuple[float, float, float, float], turn: float, rate: float, 
 
 
 def bytes_a_step(*before: int) -> Mapping[str, Target]:
-    """At most 1.2 times the bytes that 2000 steps of each shape stored on average in November 2026."""
+    """Targets of bytes per step: 1.2 times the average over 2000 steps in November 2026."""
     limits = (round(1.2 * nbytes) for nbytes in before)
     return {f"{name}: bytes": bytes_at_most(limit) for name, limit in zip(GROWN, limits, strict=True)}
 
@@ -65,10 +65,10 @@ SQLITE = {
     "document: stored": bytes_at_most(2000),
     "turn, 200 messages": at_most(0.7),
     "turn, 1000 messages": at_most(0.35),
-    "turn, 200 messages; beside InMemorySaver": at_most(1.1),
-    "turn, 1000 messages; beside InMemorySaver": at_most(0.6),
+    "turn, 200 messages; vs InMemorySaver": at_most(1.1),
+    "turn, 1000 messages; vs InMemorySaver": at_most(0.6),
     "stored": Target(1 / 200, "≤ 1/200"),
-    "stored, beside DeltaChannel": LESS,
+    "stored, DeltaChannel": LESS,
     "written": Target(1 / 100, "≤ 1/100"),
     "stored, over that at half": Target(2.1, "≤ 2.1 ×", "figure"),
     "fork": Target(5000, "≤ 5 KB", "figure"),
@@ -86,10 +86,10 @@ SQLITE = {
 }
 
 SEALED = {"chat-1000: put": at_most(1.25), "chat-1000: get_tuple": at_most(1.25)}
-"""Beside the same saver without a keyring. Of 10 messages, 0.1 ms more at most: the difference of the two columns."""
+"""Compared with the same saver without a keyring. With 10 messages, the two columns may differ by 0.1 ms."""
 
 TIERED = {"hit: redis": at_most(1.2)}
-"""Beside Redis alone. It is missed by the two requests to PostgreSQL: is a copy the latest, and is it of this entry?"""
+"""Compared with Redis alone. Missed because of two requests to PostgreSQL, which check that the copy is current."""
 
 POSTGRES = {
     "items": at_most(1.0),
@@ -102,7 +102,7 @@ POSTGRES = {
     "turn, 200 messages": at_most(0.6),
     "turn, 1000 messages": at_most(0.3),
     "stored": Target(1 / 50, "≤ 1/50"),
-    "stored, beside DeltaChannel": LESS,
+    "stored, DeltaChannel": LESS,
     "written": Target(1 / 50, "≤ 1/50"),
     "threads": Target(2, "≥ 2", at_least=True),
     "lists": Target(50, "≤ 50 ms", "figure"),

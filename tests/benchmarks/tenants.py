@@ -1,9 +1,9 @@
-"""Measure 23, `tenants`: how long "not found" takes, of another tenant's thread and of one that nobody has.
+"""Measure 23, `tenants`: the time of "not found" for another tenant's thread, and for a thread that does not exist.
 
-The first column is a thread that nobody has, the second another tenant's: a ratio of 1 tells nothing of whose it is.
-Each call is made for many ids, by turns, in one process. Wall time has the server in it; processor time is this
-process's. The least of the samples, which other work on the machine moves least, and the quartiles of the ratio. In
-memory too, with every backend.
+The first column is a thread that does not exist, the second another tenant's thread. With a ratio of 1, the time does
+not reveal which of them it is. In one process, the calls alternate over many ids. Wall time includes the server;
+processor time is that of this process. Figures are minima of the samples, which other work on the machine affects
+least, with the quartiles of the ratio. The in-memory saver is measured with every backend.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,12 +20,12 @@ from .steps import Calls, Sequence
 from .timing import Clocked, interleaved, timed
 
 IDS, CALLS, ROUNDS = 20, 20, 61
-"""Threads of each sort, calls of a sample, and samples."""
+"""Threads of each kind, calls per sample, and samples."""
 ASKED: Mapping[str, Callable[[Any, str], object]] = {
     "get_tuple": lambda saver, name: saver.get_tuple(thread(name)),
     "list": lambda saver, name: list(saver.list(thread(name))),
     "timeline": lambda saver, name: len(saver.timeline(name)),
-    "where, as of keel show": lambda saver, name: saver.status(name),
+    "where, as in keel show": lambda saver, name: saver.status(name),
     "delete_thread": lambda saver, name: saver.delete_thread(name),
 }
 
@@ -59,7 +59,7 @@ def _rows(plan: Plan, name: str, saver: Any) -> list[Row]:
     rows = []
     for label, ask in ASKED.items():
         for clock, what in ((_wall, "wall"), (_processor, "processor")):
-            sides = {"theirs": "taken", "ours": "owned"}  # as long: nobody's, and another tenant's
+            sides = {"theirs": "taken", "ours": "owned"}  # names of equal length: no thread, and another tenant's
             calls = {side: _clocked(clock, partial(ask, ours), kind) for side, kind in sides.items()}
             took = interleaved(plan.rounds(ROUNDS), calls)
             title = f"{name}, not found by {label}: {what} time"

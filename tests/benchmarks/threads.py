@@ -1,7 +1,7 @@
-"""Measure 6, `threads`: 64 conversations at once on one event loop, a few turns each, small states.
+"""Measure 6, `threads`: 64 concurrent conversations on one event loop, with a few turns and small states.
 
-Invocations a second, the median of rounds in which the savers take turns; every round talks on new threads.
-InMemorySaver is there to show how much of the time is the graph's own.
+Figures are invocations per second, the median of rounds in which the savers alternate. Each round uses new threads.
+InMemorySaver shows how much of the time the graph itself takes.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ async def _serve(graph: Any, number: int) -> None:
 
 @contextmanager
 def serving(plan: Plan, backends: dict[str, Backend]) -> Iterator[dict[str, Clocked]]:
-    """For each backend, open on one event loop, a call that serves the 64 threads once."""
+    """Open the backends on one event loop; yield a function for each that serves the 64 threads once."""
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         try:
@@ -44,7 +44,7 @@ def serving(plan: Plan, backends: dict[str, Backend]) -> Iterator[dict[str, Cloc
 
 
 async def _open(stack: AsyncExitStack, plan: Plan, backend: Backend) -> Any:
-    assert backend.aopen, f"{backend.name} has no async face"
+    assert backend.aopen, f"{backend.name} has no async interface"
     return chat_graph(await stack.enter_async_context(backend.aopen(plan.directory("threads"))))
 
 
@@ -61,7 +61,7 @@ def measure(plan: Plan) -> list[Row]:
 
 
 def _beside(plan: Plan, rate: dict[str, float]) -> Row:
-    """Beside the faster of LangGraph's, if there are two."""
+    """Return a row that compares Keel with the faster of LangGraph's savers."""
     fastest = max((name for name in rate if name.startswith("theirs")), key=lambda name: rate[name], default="")
     label = f"{LABEL}; {fastest}" if "theirs, pooled" in rate else LABEL
     return Row("threads", label, rate.get(fastest), rate["ours"], "/s", plan.target("threads"))
@@ -71,4 +71,4 @@ def _others(rate: dict[str, float]) -> list[Row]:
     both = {"theirs", "theirs, pooled"} & set(rate)
     slower = min(both, key=lambda name: rate[name]) if len(both) == 2 else None
     rows = [Row("threads", f"{LABEL}; {slower}", rate[slower], rate["ours"], "/s")] if slower else []
-    return [*rows, Row("threads", f"{LABEL}; beside InMemorySaver", rate["memory"], rate["ours"], "/s")]
+    return [*rows, Row("threads", f"{LABEL}; vs InMemorySaver", rate["memory"], rate["ours"], "/s")]

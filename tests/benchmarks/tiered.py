@@ -1,7 +1,7 @@
-"""A hot store before a cold one: Redis before PostgreSQL, beside each of them alone, and the measure `hits`.
+"""Redis as a hot store before PostgreSQL, compared with each of them alone; also the measure `hits`.
 
-A hit is the `get_tuple` of a process that does not know the thread, of which the hot store has a copy: the memo of each
-saver holds nothing. A `put` follows what the same process has read.
+A hit is a `get_tuple` in a process that has not cached the thread, when the hot store has a copy: each saver's memo is
+empty. A `put` follows a read by the same process.
 """
 
 import os
@@ -25,7 +25,7 @@ SIZES = (10, 100, 1000)
 
 @contextmanager
 def _serve(root: Path) -> Iterator[str]:
-    # What a hot store loses is copies: its log is left to the machine.
+    # A hot store can only lose copies, so its log need not be synced.
     with redis.server(root, "no") as url, postgres.serve(root) as title:
         os.environ[redis.SERVER] = url
         yield f"Redis, appendfsync no; {title}"
@@ -59,11 +59,11 @@ def measure(plan: Plan) -> list[Row]:
                 hits[name], puts[name] = _subjects(knows, stranger, size)
             taken = interleaved(plan.rounds(61), hits)
             rows += [
-                _row(plan, f"chat of {size} messages: a hit, beside {label}", taken[name], taken["tiered"], name)
+                _row(plan, f"chat of {size} messages: a hit, compared with {label}", taken[name], taken["tiered"], name)
                 for name, label in (("redis", "RedisSaver"), ("postgres", "PostgresSaver"))
             ]
             taken = interleaved(plan.rounds(31), puts)
-            label = f"chat of {size} messages: a put, beside PostgresSaver"
+            label = f"chat of {size} messages: a put, compared with PostgresSaver"
             rows.append(_row(plan, label, taken["postgres"], taken["tiered"]))
     return rows
 
@@ -76,7 +76,7 @@ def _subjects(knows: Saver, stranger: Saver, size: int) -> tuple[Clocked, Clocke
     sequence = Sequence(knows, "t")
     sequence.put({"messages": [message(index) for index in range(size)]})
     calls = Calls(stranger)
-    calls.get_tuple(thread("t"))  # begins the chain
+    calls.get_tuple(thread("t"))  # creates the copy in the hot store
 
     def put() -> float:
         knows.get_tuple(thread("t"))

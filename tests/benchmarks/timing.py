@@ -1,4 +1,4 @@
-"""Clocks: seconds of a call, and medians of calls taken in turn, so that a busy machine is busy for all."""
+"""Time calls; calls of all subjects alternate, so that other work on the machine affects all equally."""
 
 import math
 from collections import deque
@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 Clocked = Callable[[], float]
-"""Does something and returns the seconds that the part of interest took."""
+"""Runs a call and returns the seconds of the part to measure."""
 
 
 def timed(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> tuple[float, R]:
@@ -23,7 +23,7 @@ def timed(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> tuple[
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of one call: by the clock, and of processor time in this process and in the server's processes."""
+    """Seconds of one call: wall time, and processor time of this process and of the server's processes."""
 
     wall: float
     client: float
@@ -31,9 +31,9 @@ class Cost:
 
 
 class Meter:
-    """Makes calls like `timed`, and keeps the cost of each.
+    """Calls functions like `timed`, and keeps the cost of each call.
 
-    A server's process works for a moment after its reply: that is counted for the next call.
+    Work of a server's process after its reply is counted for the next call.
     """
 
     def __init__(self, pids: Iterable[int]) -> None:
@@ -51,13 +51,13 @@ class Meter:
 
 
 def processor_time(pids: Iterable[int]) -> float:
-    """Return the processor time of other processes, in seconds (of /proc/PID/stat it would be in steps of 0.01)."""
+    """Return the processor time of other processes, in seconds (/proc/PID/stat has steps of 0.01)."""
     return sum(int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[0]) for pid in pids) / 1e9
 
 
 @dataclass(frozen=True)
 class Times:
-    """What each subject took, in milliseconds: `times[name]` is the median of its rounds."""
+    """Milliseconds of each subject's rounds; `times[name]` is their median."""
 
     rounds: Mapping[str, Sequence[float]]
 
@@ -79,7 +79,7 @@ class Times:
         return taken[math.ceil(0.99 * len(taken)) - 1] if taken else None
 
     def spread(self, ours: str = "ours", theirs: str = "theirs") -> tuple[float, float] | None:
-        """The quartiles of the ratio of two, round by round: half of the rounds are between them."""
+        """Return the quartiles of the ratio of two subjects over the rounds."""
         if not {ours, theirs} <= self.rounds.keys() or len(self.rounds[ours]) < 2:
             return None
         low, _, high = quantiles(
@@ -89,9 +89,9 @@ class Times:
 
 
 def interleaved(rounds: int, subjects: Mapping[str, Clocked]) -> Times:
-    """Each subject once a round, after one round of warming up.
+    """Time each subject once per round, after one warm-up round.
 
-    Every round begins with another subject: whoever follows a heavy one finds cold caches and a busy disk.
+    Each round starts with another subject, because a subject after a heavy one finds cold caches and a busy disk.
     """
     order = deque(subjects.items())
     taken = []
@@ -102,7 +102,7 @@ def interleaved(rounds: int, subjects: Mapping[str, Clocked]) -> Times:
 
 
 def bytes_written() -> int | None:
-    """What this process's write calls have been given so far (`wchar`); None where there is no /proc."""
+    """Return the bytes passed to this process's write calls so far (`wchar`), or None without /proc."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
     except OSError:

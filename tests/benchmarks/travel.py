@@ -1,8 +1,8 @@
-"""Measure 18, `travel`: forks and rewinds of a thread of 10,000 steps beside one of 100. It gains a message a step.
+"""Measure 18, `travel`: forks and rewinds of a thread of 10,000 steps, compared with a thread of 100 steps.
 
-A fork copies the rows of the history up to its moment, so one at the end of a long thread takes as long as that is;
-one at step 50 of it should take no longer than one at step 50 of a short thread. A rewind writes one checkpoint, and
-reads the headers of the thread.
+The threads gain a message a step. A fork copies the rows of the history up to its moment, so its time at the end of a
+thread grows with the thread. A fork at step 50 of a long thread should take no longer than at step 50 of a short one. A
+rewind writes one checkpoint, and reads the headers of the thread.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Moments = dict[str, RunnableConfig]
 
 
 def moments(saver: Any, name: str, steps: int) -> Moments:
-    """Put a thread of so many steps there; its early moment and its last."""
+    """Store a thread of `steps` steps; return its early moment and its last."""
     sequence = Sequence(saver, name)
     found: Moments = {}
     for number in range(1, steps + 1):
@@ -52,7 +52,7 @@ def measure(plan: Plan) -> list[Row]:
                 "long, rewound": lambda: timed(saver.rewind, long["early"])[0],
             },
         )
-    beside = f"beside one of {SHORT}"
+    beside = f"compared with a thread of {SHORT}"
     return [
         Row("travel", f"fork at the end of {steps} steps; {beside}", took["short, last"], took["long, last"], "ms"),
         Row("travel", f"fork at step {EARLY} of {steps}; {beside}", took["short, early"], took["long, early"], "ms"),

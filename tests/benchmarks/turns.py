@@ -1,7 +1,7 @@
-"""Measure 3, `turns`: a whole turn of a graph, by both faces: chats of some lengths, and graphs of other forms.
+"""Measure 3, `turns`: a whole turn of a graph, sync and async, for chats of several lengths and other graphs.
 
-The savers are warm and take turns; medians. Beside them stand LangGraph's `InMemorySaver`, Keel in memory, a saver that
-keeps references to what it is given and nothing else, and no saver at all: what those take is the graph's own.
+The savers are warm and alternate; figures are medians. LangGraph's `InMemorySaver`, Keel in memory, a saver that only
+keeps references, and a graph without a saver show how much of the time the graph itself takes.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from .timing import Clocked, interleaved, timed
 
 @dataclass(frozen=True)
 class Form:
-    """A graph, and how many messages its threads begin with.
+    """A graph, and the length of its threads.
 
     Attributes:
-        label: What the table calls it.
+        label: Name in the table.
         build: Returns the graph, compiled with a saver.
-        messages: How many messages its thread has.
+        messages: Number of messages with which its threads start.
     """
 
     label: str
@@ -39,7 +39,7 @@ class Form:
 
 
 def _with_subgraph(saver: Saver | None) -> Any:
-    """START, a node that is a graph of two nodes, END."""
+    """Return a graph of START, a subgraph of two nodes, END."""
     inner = StateGraph(Chat).add_node("think", reply).add_node("say", reply)
     inner.add_edge(START, "think").add_edge("think", "say")
     builder = StateGraph(Chat).add_node("team", inner.compile()).add_edge(START, "team").add_edge("team", END)
@@ -51,7 +51,7 @@ class Calls(TypedDict):
 
 
 def _with_tools(saver: Saver | None) -> Any:
-    """START, a model, four tools at once, the model again, END."""
+    """Return a graph of START, a model, four parallel tools, the model again, END."""
 
     def tool(number: int, state: Any) -> dict[str, Any]:
         place = len(state["messages"])
@@ -72,11 +72,11 @@ FORMS = (
     Form("20 messages, four tools at once", _with_tools, 20),
 )
 THREADS = 8
-"""Threads that the turns go to in turn: each grows with every turn."""
+"""Number of threads that the turns rotate through; each turn makes its thread longer."""
 
 
 class Subject:
-    """A graph with a saver, and threads of so many messages."""
+    """A graph with a saver, and threads with messages."""
 
     def __init__(self, form: Form, saver: Saver | None, runner: asyncio.Runner | None = None) -> None:
         self.graph, self.runner, self.turn, self.form = form.build(saver), runner, 0, form
@@ -99,7 +99,7 @@ class Subject:
         return timed(self.graph.invoke, said, config)[0]
 
     def take_unsaved_turn(self) -> float:
-        """Take a turn without a saver, the whole chat being the input."""
+        """Take a turn without a saver, with the whole chat as input."""
         said = {"messages": history(self.form.messages + 1)}
         return timed(self.graph.invoke, said)[0]
 
@@ -122,11 +122,11 @@ def _measure(plan: Plan, form: Form) -> list[Row]:
         took = interleaved(plan.rounds(25), {**runs, "none": Subject(form, None).take_unsaved_turn})
     label = f"turn, {form.label}"
     target = plan.target(label) or plan.target("any cell")
-    beside = plan.target(f"{label}; beside InMemorySaver")
+    beside = plan.target(f"{label}; vs InMemorySaver")
     ours, memory = took["ours"], took["their memory"]
     return [
         Row("turns", label, took.get("theirs"), ours, "ms", target, took.spread()),
-        Row("turns", f"{label}; beside InMemorySaver", memory, ours, "ms", beside, took.spread("ours", "their memory")),
+        Row("turns", f"{label}; vs InMemorySaver", memory, ours, "ms", beside, took.spread("ours", "their memory")),
         Row("turns", f"{label}; both in memory", memory, took["our memory"], "ms"),
         Row("turns", f"{label}; a saver that keeps references", took["references"], None, "ms"),
         Row("turns", f"{label}; no checkpointer", took["none"], None, "ms"),
@@ -138,7 +138,7 @@ def _measure_async(plan: Plan, form: Form) -> Row:
         stack, runs = AsyncExitStack(), dict[str, Clocked]()
         try:
             for side, backend in plan.sides.items():
-                assert backend.aopen, f"{backend.name} has no async face"
+                assert backend.aopen, f"{backend.name} has no async interface"
                 saver = runner.run(stack.enter_async_context(backend.aopen(plan.directory("turns"))))
                 runs[side] = Subject(form, saver, runner).take_turn
             took = interleaved(plan.rounds(25), runs)

@@ -1,6 +1,6 @@
-"""Measure 25, `vectors`: a search by meaning of all items of a namespace, in memory and on SQLite, warm and cold.
+"""Measure 25, `vectors`: a search by meaning over all items of a namespace, in memory and on SQLite, warm and cold.
 
-Beside it stands LangGraph's `InMemoryStore`, which compares all vectors too, with 10,000 items.
+With 10,000 items, it is compared with LangGraph's `InMemoryStore`, which also compares all vectors.
 """
 
 from contextlib import ExitStack
@@ -24,7 +24,7 @@ SIZES = {10_000: "vectors: 10,000", 50_000: "vectors: 50,000"}
 
 
 class Searches:
-    """A store of items with random vectors, which is asked something else each time."""
+    """A store of items with random vectors, with a few different queries."""
 
     def __init__(self, store: Any, items: int) -> None:
         self._store, self._questions = store, count()
@@ -33,7 +33,7 @@ class Searches:
             store.batch([PutOp(("memories", "ada"), f"k{n}", {"text": f"{n}"}) for n in numbers])
 
     def search(self) -> float:
-        question = f"question {next(self._questions) % 3}"  # that it is embedded is not of interest
+        question = f"question {next(self._questions) % 3}"  # few, because the cost of embedding is not measured
         took, found = timed(self._store.search, ("memories", "ada"), query=question, limit=10)
         assert len(found) == 10
         return took

@@ -1,7 +1,7 @@
-"""How long the pages of `keel web` take on a large store: `python -m tests.benchmarks.web DIRECTORY`.
+"""Measure the response time of `keel web` on a large store: `python -m tests.benchmarks.web DIRECTORY`.
 
-10,000 threads, 1,000 of which wait for a person, and one of 1,000 steps, on SQLite. The limits are those of the page's
-issue: 200 ms for the list, 300 ms for the inbox, 500 ms for the long thread.
+The store, on SQLite, has 10,000 threads, 1,000 of which wait for a person, and one thread of 1,000 steps. The limits
+are those of the page's issue: 200 ms for the list, 300 ms for the inbox, 500 ms for the long thread.
 """
 
 from __future__ import annotations

@@ -358,4 +358,4 @@ def test_a_pruned_parent_is_no_branch(tmp_path: Path) -> None:
     assert shown.count("(its parent was pruned)") == 2
     assert "branch from" not in shown
     assert drawn.count("its parent was pruned") == 2
-    assert "begins anew" not in drawn
+    assert "starts over" not in drawn

@@ -58,7 +58,7 @@ def test_the_reviewer_comes_from_the_environment(url: str) -> None:
     [
         (("approve", "--by", "eve"), "not_allowed", "'eve' is not among its approvers (ann, bob)"),
         (("answer", "--value", "7", "--by", "ann"), "not_allowed", "allows approve, reject, edit, not answer"),
-        (("approve", "--by", " "), "invalid_input", "by must name who decides"),
+        (("approve", "--by", " "), "invalid_input", "by must name the reviewer"),
         (("edit", "--args", "{", "--by", "ann"), "invalid_input", "--args '{': Expecting property name"),
         (("edit", "--args", "NaN", "--by", "ann"), "invalid_input", "NaN is no JSON"),
         (("edit", "--args", "@/nowhere", "--by", "ann"), "invalid_input", "No such file"),
@@ -179,7 +179,7 @@ def test_a_question_that_is_asked_again_says_what_was_called_since(
         elif way == "fork of a fork":
             saver.fork(at.config, "middle")
             saver.fork(config("middle"), thread_id)
-            assert "what 'paying' has called after this point: pay" in str(saver.status(thread_id))
+            assert "that 'paying' called after this point: pay" in str(saver.status(thread_id))
         else:
             saver.fork(at.config, thread_id)
         made.invoke(None, config(thread_id), durability="sync")

@@ -122,7 +122,7 @@ def test_the_command_takes_the_filters(url: str) -> None:
     assert shown.endswith("--json prints the cursors that --after takes\n")
     assert first["cursor"] not in shown
     assert (
-        "for something else"
+        "with other filters"
         in keel("threads", "--after", first["cursor"], "--owner", "a", "--url", url, status=2).stderr
     )
     assert "KEY=VALUE" in keel("threads", "--where", "x", "--url", url, status=2).stderr

@@ -116,20 +116,20 @@ def test_a_fork_says_what_its_run_would_do(path: str) -> None:
     first, last = [moment["position"] for moment in moments if moment["next"] == ["tools"]]
     shown = keel("fork", "ada", str(first), "early", "--url", path, "--by", "ann").stdout
     assert "The next run continues with tools." in shown
-    again = "calls again what 'ada' has called after this point: refund (`keel tools ada`)."
+    again = "calls again the tools that 'ada' called after this point: refund (`keel tools ada`)."
     assert again in " ".join(shown.split())
     assert "may act on an approval that was given in ada: Refund? by maria" in shown
     assert (
         "A run that names this checkpoint continues with tools."
         in keel("fork", "ada", str(first), "--url", path).stdout
     )
-    said = "is a fork of thread 'ada' with steps left before tools, and has not run since: a run does these steps again"
+    said = "is a fork of thread 'ada' with steps left before tools, and has not run since: a run repeats these steps"
     assert said in keel("threads", "--unfinished", "--url", path).stdout
     told = keel_json("fork", "ada", str(last), "late", "--url", path)
     assert ([call["tool"] for call in told["doubts"]], told["calls_after"]) == (["refund"], [])
     shown = keel("fork", "ada", "-1", "now", "--url", path, COLUMNS="200").stdout
-    assert "a run does these steps again; no call of a tool is known that 'ada' made after this point." in shown
-    assert "1 call of tools in doubt (refund " in shown
+    assert "a run repeats these steps; no tool calls of 'ada' after this point are known." in shown
+    assert "1 tool call with unknown outcome (refund " in shown
     shown = keel("tools", "--unknown", "--url", path, COLUMNS="200").stdout
     assert shown.count("keel settle") == shown.count("--thread ada") == 3
     assert shown.count("Shared with thread ada. Wait until it has ended, or settle it, there") == 2
@@ -140,11 +140,11 @@ def test_a_fork_says_what_its_run_would_do(path: str) -> None:
     doubt = told["doubts"][0]["key"]
     shown = keel("settle", doubt, "done", "--thread", "late", "--url", path, COLUMNS="200").stdout
     assert "Resume" not in shown
-    assert "again, answers calls of tools from its ledger (refund); no call of a tool is known that" in shown
+    assert "uses the stored results of tool calls (refund); no tool calls of" in shown
     assert keel("delete", "ada", "--yes", "--url", path)
     shown = keel("status", "early", "--url", path, COLUMNS="200").stdout
-    assert "what 'now' has called after this point: refund" in shown
-    assert "; 'ada' was deleted, so nothing says which tools it called after this point" in shown
+    assert "that 'now' called after this point: refund" in shown
+    assert "; 'ada' was deleted, so its tool calls after this point are unknown" in shown
 
 
 def test_calls_in_doubt_say_where_their_arguments_are(path: str) -> None:

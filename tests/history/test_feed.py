@@ -243,7 +243,7 @@ def test_a_damaged_checkpoint_is_left_out_and_logged(tmp_path: Path, caplog: pyt
         events, cursor = look(saver)
     assert [each[1] for each in seen(events) if each[0] == "b"][:2] == [1, 2]
     assert [each[1] for each in seen(events) if each[0] == "a"][:1] == [2]
-    assert "leaves a checkpoint out" in caplog.text
+    assert "skips a checkpoint" in caplog.text
     caplog.clear()
     with SqliteSaver(tmp_path / "agent.db") as saver:
         assert look(saver, cursor)[0] == []

@@ -94,7 +94,7 @@ def test_a_chat_of_500_turns(long: SqliteSaver) -> None:
     (request,) = long.approvals.pending()
     assert f"request {request.id}" in text
     assert "refund order 499" in text
-    assert "no outcome is written" in text
+    assert "no outcome is recorded" in text
     assert 'asked: "What is order 0"' in text
     assert 'asked last: "What is order 499"' in text
     assert text.count("\n## Next step\n") == 1

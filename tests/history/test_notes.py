@@ -52,7 +52,7 @@ def test_a_decision_is_open_until_its_outcome_is_written(saver: KeelSaver) -> No
     assert (ended.outcome, ended.because, ended.at) == ("paid", "it is due", first.at)
     assert history.set_outcome(first.id, "paid") == ended
     assert history.notes(open=True) == []
-    with pytest.raises(InvalidInput, match="has an outcome already"):
+    with pytest.raises(InvalidInput, match="already has an outcome"):
         history.set_outcome(first.id, "refused")
     with pytest.raises(InvalidInput, match="only a decision"):
         history.set_outcome(found.id, "so what")

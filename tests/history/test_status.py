@@ -130,7 +130,7 @@ def test_a_question_waits_is_decided_and_taken(saver: KeelSaver, asks: Any) -> N
         saver.approvals.answer(request.id, value="ann", by="ann")
     decided = saver.status("t")
     assert stands(decided) == ("decided", True, ("ask",))
-    assert "no run has gone on with it: graph.invoke(saver.approvals.resume('t'), config)." in str(decided)
+    assert "no run has used the decision yet: graph.invoke(saver.approvals.resume('t'), config)." in str(decided)
     assert saver.approvals.resume("t") == decided.given
     assert [each.state for each in saver.unfinished()] == ["decided"]
     assert invoke(made, decided.given)["log"][-1] == "b"
@@ -168,7 +168,7 @@ def test_a_thread_that_somebody_goes_on_with_is_run(saver: KeelSaver, place: Pla
     (status,) = seen
     assert (status.state, status.can_go_on) == ("runs", False)
     assert status.holder
-    assert f"is run by a process of {status.holder.partition('/')[0]}" in str(status)
+    assert f"is running in a process on {status.holder.partition('/')[0]}" in str(status)
 
 
 def test_calls_in_doubt_are_told(saver: KeelSaver) -> None:
@@ -187,7 +187,7 @@ def test_calls_in_doubt_are_told(saver: KeelSaver) -> None:
     assert stands(found) == ("unfinished", False, ("pay",))
     assert [each.tool for each in found.doubts] == ["pay"]
     (doubt,) = found.doubts
-    assert f"1 call of tools in doubt (pay {short_key(doubt.key)}): settle them first, as `keel tools" in str(found)
+    assert f"1 tool call with unknown outcome (pay {short_key(doubt.key)}): settle them first, see" in str(found)
 
 
 def test_a_call_that_is_made_again_by_itself_is_no_doubt(saver: KeelSaver) -> None:
@@ -240,7 +240,8 @@ def test_an_error_of_a_doubt_is_told_until_that_is_settled(saver: KeelSaver, dec
     settled = saver.status("t")
     assert (stands(settled), settled.errors, settled.doubts) == (("unfinished", False, ("pay",)), (), ())
     says = (
-        "thread 't' has steps left before pay, and what was in doubt is settled: graph.invoke(None, config) acts on it."
+        "thread 't' has steps left before pay, and its unknown tool calls are settled: "
+        "graph.invoke(None, config) continues."
     )
     assert (settled.is_settled, str(settled)) == (True, says)
 

@@ -103,7 +103,7 @@ def test_a_cursor_is_of_one_order() -> None:
     with MemorySaver() as saver:
         fill(saver)
         (info,) = saver.threads(1, order="oldest")
-        with pytest.raises(InvalidInput, match="for something else"):
+        with pytest.raises(InvalidInput, match="with other filters"):
             list(saver.threads(after=info.cursor))
 
 

@@ -148,7 +148,7 @@ def test_names_that_name_nothing(saver: KeelSaver) -> None:
     for name in gone:
         with pytest.raises(NotFound):
             tl[name]
-    with pytest.raises(InvalidInput, match="another thread"):
+    with pytest.raises(InvalidInput, match="not 'other'"):
         tl[{"configurable": {"thread_id": "other"}}]
     assert not saver.timeline("other")
     assert list(saver.timeline("other")) == list(saver.timeline("other")[:]) == []

@@ -323,9 +323,9 @@ def test_a_receipt_says_what_backups_hold(tmp_path: Path) -> None:
             saver.put(at("t"), numbered(1), metadata, {})
             return "\n".join(saver.retention.erase("ann").exempt)
 
-    assert "sealed" not in erase()
+    assert "encrypted" not in erase()
     migrating = erase(encryption=MIGRATING)
-    assert "with the master key (now 'k1')" in migrating
+    assert "the master key (now 'k1')" in migrating
     assert "in plain text: destroy them" in migrating
     with SqliteSaver(tmp_path / "keel.db", encryption=MIGRATING) as saver:
         saver.keys.migrate()

@@ -334,7 +334,7 @@ def test_one_that_has_not_the_new_master_key_is_told(tmp_path: Path) -> None:
             put(saver, "t", 2)  # the key of the store is the same
             other.keys.renew()
         assert length(saver, "t") == 2
-        with pytest.raises(KeyMissing, match="'new', and the keyring has old"):
+        with pytest.raises(KeyMissing, match="'new', which the keyring lacks"):
             put(saver, "t", 3)
 
 

@@ -159,7 +159,7 @@ async def test_an_operator_is_told_of_a_fork_that_it_pays_again(
             other.fork(before, "what-if")
         refused = await client.post("/operator/threads/what-if/resume")
         assert refused.status_code == 409
-        assert "calls again what 'bob' has called after this point: refund" in refused.json()["detail"]
+        assert "calls again the tools that 'bob' called after this point: refund" in refused.json()["detail"]
         assert paid() == ["17"]
         assert (await client.post("/operator/threads/what-if/resume?again=true")).status_code == 200
         await until_idle(client, "what-if")

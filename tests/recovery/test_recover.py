@@ -392,7 +392,7 @@ def test_a_worker_that_is_older_than_the_state_leaves_it(tmp_path: Path) -> None
         made = graph(saver, *map(say, STEPS))
         assert recovered(saver, made, "sync") == []
         (look,) = looks_of(saver, made)
-        assert look.why == "a newer version of the application has stored its state"
+        assert look.why == "its state was written by a newer version of the application"
         assert tries_in(saver) is None
     with SqliteSaver(tmp_path / "keel.db", recoverable=True, upgrades=newer) as saver:
         assert len(recovered(saver, graph(saver, *map(say, STEPS)), "sync")) == 1
@@ -416,7 +416,7 @@ def test_threads_of_other_graphs_and_names_are_left(saver: KeelSaver, face: str,
         drained(saver, name)
     other = five(saver, path, names="abcde")
     assert recovered(saver, other, face) == []
-    assert {look.why for look in looks_of(saver, other)} == {"it is not of this graph"}
+    assert {look.why for look in looks_of(saver, other)} == {"it belongs to another graph"}
     found = recovered(saver, five(saver, path), face, match="orders/*")
     assert [each.thread_id for each in found] == ["orders/1", "orders/2"]  # least recently active first
     assert [each.thread_id for each in recovered(saver, five(saver, path), face)] == ["mail/1"]
@@ -432,7 +432,7 @@ def test_input_that_no_step_has_seen_is_left_to_its_graph(saver: KeelSaver, face
         assert saver.status(name).next == ("__start__",)
     other = five(saver, path, names="abc")
     assert recovered(saver, other, face) == []
-    assert {look.why for look in looks_of(saver, other)} == {"it is not of this graph"}
+    assert {look.why for look in looks_of(saver, other)} == {"it belongs to another graph"}
     newer = five(saver, path, names="1678")  # another version of the program
     found = recovered(saver, newer, face)
     assert sorted((each.thread_id, each.error) for each in found) == [("new", None), ("old", None)]
@@ -528,7 +528,7 @@ def test_a_worker_outlives_a_store_that_is_away(
     looks[0] = 0
     worker = saver.recover(five(saver, path), poll=0.01)
     assert next(worker).thread_id == "t"
-    assert "no threads are continued before the next look: gone for a moment" in caplog.text
+    assert "no threads are continued before the next poll: gone for a moment" in caplog.text
 
 
 def test_log_records_name_the_thread_and_the_attempt(saver: KeelSaver, caplog: pytest.LogCaptureFixture) -> None:

@@ -135,7 +135,7 @@ def test_a_graph_within_a_step_ends_with_it(saver: KeelSaver) -> None:
 def test_runs_of_tenants_drain_with_the_saver_that_views_come_from() -> None:
     with MemorySaver(recoverable=True, tenants="required") as saver:
         acme = saver.for_tenant("acme")
-        with pytest.raises(InvalidInput, match="drain the saver that it came from"):
+        with pytest.raises(InvalidInput, match="drain the saver it was made from"):
             acme.drain()
         with pytest.raises(GraphDrained):
             graph(acme, drains(saver), say("b")).invoke(INPUT, CONFIG)
@@ -324,7 +324,7 @@ def test_another_thread_is_told_what_to_do(saver: KeelSaver) -> None:
 @pytest.mark.parametrize("grace", [-1, float("nan"), "30", None])
 def test_a_grace_that_is_no_time_is_refused(saver: KeelSaver, grace: Any) -> None:
     for drain in (saver.draining, saver.drain):
-        with pytest.raises(InvalidInput, match="grace must be seconds"):
+        with pytest.raises(InvalidInput, match="grace must be a number of seconds"):
             drain(grace)
     assert graph(saver, say("a")).invoke(INPUT, CONFIG) == {"log": ["a"]}
 

@@ -96,7 +96,7 @@ def test_a_live_run_is_not_cut_off_for_another_saver(saver: KeelSaver, reader: K
     (status,) = seen
     assert (status.state, status.can_go_on, status.next) == ("runs", False, ("b",))
     assert status.since == status.updated_at
-    assert f"is run by a process of {status.holder.partition('/')[0]} since {status.since}." in str(status)
+    assert f"is running in a process on {status.holder.partition('/')[0]} since {status.since}." in str(status)
 
 
 def test_a_gate_is_told_from_a_crash(saver: KeelSaver, reader: KeelSaver) -> None:
@@ -306,7 +306,7 @@ def test_a_run_that_lost_its_store_is_cut_off_once_that_is_back(
     hooks.before_put = tuple(before if each == draft else each for each in hooks.before_put)
     with pytest.raises(StoreUnavailable):
         graph(tapped, say("a"), say("b"), say("c")).invoke(GIVEN, CONFIG, durability="sync")
-    assert "why its run has stopped is not noted yet" in caplog.text
+    assert "the reason why its run stopped is not recorded yet" in caplog.text
     assert reader.status("t").state == "runs"  # as far as anybody else knows
     tap.is_away = tap.is_next = False
     assert saver.status("t").state == "cut off"

@@ -176,7 +176,7 @@ async def test_it_does_not_wait_for_ever_for_a_run_that_has_died() -> None:
 
         with pytest.raises(CheckpointConflict) as caught:
             saver.runs.invoke_with_retry(graph_of(saver, overtaken), said("mine"), CONFIG, timeout=0, durability="sync")
-        assert "had not come to its end" in str(caught.value.__notes__)
+        assert "had not finished" in str(caught.value.__notes__)
 
 
 def test_what_cannot_be_meant_is_refused() -> None:

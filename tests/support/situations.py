@@ -507,7 +507,7 @@ def row_of(found: ThreadStatus, worker: str) -> Row:
     says = str(found).removeprefix(f"thread {found.thread_id!r} ").replace(repr(found.thread_id), "thread_id")
     says = says.replace(found.source, "SOURCE") if found.source else says
     host = found.holder.partition("/")[0]
-    says = says.replace(f"process of {host}", "process of HOST") if host else says
+    says = says.replace(f"process on {host}", "process on HOST") if host else says
     says = says.replace(found.since, "TIME") if found.since else says
     says = re.sub(r"`keel approval \w+`", "`keel approval ID`", says)
     says = re.sub(

@@ -91,7 +91,7 @@ async def test_an_open_call_is_the_originals_in_another_store(
         assert (await copied(source, saver, face, mode="verify")).copied == 0
     (there,) = saver.tools.calls("t")
     assert (there.state, there.decided, there.original, bool(there.copied_from)) == ("unknown", "", "", True)
-    assert "came from elsewhere" in str(saver.status("t"))
+    assert "was copied or imported" in str(saver.status("t"))
     assert [each.key for each in saver.status("t").doubts] == [call.key]
     graph = graph_of(saver, shop)
     with pytest.raises(ToolOutcomeUnknown):

@@ -151,7 +151,7 @@ def test_a_request_is_approved_and_goes_away(browse: Open, store: KeelSaver) -> 
     card(page, "refund").get_by_label("Reason").first.fill("the photo is enough")
     card(page, "refund").get_by_role("button", name="Approve").click()
     page.get_by_text("maria approved this").wait_for()
-    assert "was decided, and no run has gone on with it" in page.content()
+    assert "was decided, and no run has used the decision yet" in page.content()
     page.get_by_role("link", name="Inbox").click()
     assert card(page, "refund").count() == 0
     assert "Decided, and no run has taken it yet" in page.content()
@@ -266,7 +266,7 @@ def test_a_thread_that_was_decided_is_followed_to_its_end(browse: Open, store: K
     asked = card(page, "Window or aisle?")
     asked.get_by_label("Answer", exact=True).fill("aisle")
     asked.get_by_role("button", name="Send the answer").click()
-    page.get_by_text("no run has gone on with it").wait_for()
+    page.get_by_text("no run has used the decision yet").wait_for()
     config: Any = {"configurable": {"thread_id": "trip", "user_id": "ada"}}
     graph_of(store, trip).invoke(store.approvals.resume("trip"), config)
     page.get_by_text("is idle: it takes new input").wait_for()

@@ -1,1 +1,1 @@
-"""How moments and diffs look: in a terminal, in a notebook, as pictures."""
+"""Moments and diffs rendered for terminals and notebooks."""

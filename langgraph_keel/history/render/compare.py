@@ -1,4 +1,4 @@
-"""Two branches side by side, in a notebook and in a terminal, the newest moments on top."""
+"""Two branches side by side in notebooks and terminals, newest moments on top."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HALF = "width:50%;min-width:150px;overflow-wrap:anywhere"
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of both branches: pairs, newest first, and the last row in common, with a note."""
+    """The rows of both branches: pairs, newest first, and the last common row."""
 
     names: tuple[str, str]
     pairs: Sequence[tuple[TimelineRow | None, TimelineRow | None]]
@@ -92,7 +92,7 @@ class ComparisonPage:
     ends: Pair
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield a column for each branch, and below them the moment at which they part."""
+        """Yield a column for each branch, and below them their last common moment."""
         from rich.box import MINIMAL
         from rich.rule import Rule
         from rich.table import Table

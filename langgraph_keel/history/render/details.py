@@ -33,7 +33,7 @@ def title_of(moment: MomentRecord) -> str:
 
 
 def facts_of(moment: MomentRecord) -> Iterator[tuple[str, str]]:
-    """Yield the facts of a moment, by name; those that are not known are left out."""
+    """Yield the known facts of a moment, by name."""
     seconds = f"{moment.time.astimezone():%Y-%m-%d %H:%M:%S %z}" if moment.time else ""
     twin = twin_of(moment) or ("", "")
     facts = {
@@ -58,7 +58,7 @@ def facts_of(moment: MomentRecord) -> Iterator[tuple[str, str]]:
 
 
 def moment_html(moment: MomentRecord) -> str:
-    """Return one moment as HTML: facts as a table, questions and changes open, metadata folded."""
+    """Return one moment as HTML: facts as a table, metadata folded."""
     labels = (chip(one_line(label, 60), "222,170,0", ".30", "mark") for label in moment.labels)
     title = tag("div", tag("b", text(title_of(moment))), *(f" {label}" for label in labels), style="margin-bottom:4px")
     style = "text-align:left;vertical-align:top;padding:1px 14px 1px 0;border:0;font-weight:400"
@@ -83,7 +83,7 @@ def moment_html(moment: MomentRecord) -> str:
 
 
 def state_html(values: Mapping[str, object]) -> str:
-    """Return the values of a state as HTML: the last elements of a list, and the beginning of any other value."""
+    """Return a state as HTML: the end of lists, and the beginning of other values."""
     parts = []
     for channel, value in values.items():
         if is_internal(channel):
@@ -101,7 +101,7 @@ class MomentPage:
     moment: MomentRecord
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the title, the facts, what is wrong, and what changed."""
+        """Yield the title, the facts, the problems and the changes."""
         from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text

@@ -1,6 +1,7 @@
-"""A diff as plain text, in a terminal and as HTML: the same sections, one for each channel, safe to print.
+"""A diff as plain text, for terminals and as HTML, in a section per channel.
 
-In HTML, styles are inline, for light and dark pages; where a page drops them, `<del>`, `<ins>` and the signs remain.
+The output is safe to print. In HTML, styles are inline, for light and dark pages; if a page drops them, `<del>`,
+`<ins>` and the signs remain.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _TAGS = {"removed": ("del", "248,81,73"), "added": ("ins", "46,160,67")}
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Most changes of a channel, and most characters of a text that changed, or that stayed beside a change."""
+    """Maximum changes per channel, and characters of changed and of unchanged text."""
 
     items: int
     text: int
@@ -57,7 +58,7 @@ SHORT, FULL = Limits(40, 400, 60), Limits(1 << 60, 1 << 60, 1 << 60, internal=Tr
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The change of a part, or of the whole if `name` is empty."""
+    """The change of a part, or of the whole value if `name` is empty."""
 
     name: str
     parts: Sequence[Part]
@@ -77,7 +78,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The changes of one channel; `more` are not shown."""
+    """The changes of one channel, of which `more` are not shown."""
 
     channel: str
     counts: str
@@ -119,7 +120,7 @@ def title(diff: DiffRecord) -> str:
 
 
 def _expand(edit: Edit) -> Iterator[Edit]:
-    """Yield an edit; if it is a list of messages that came or went as a whole, an edit for each message."""
+    """Yield an edit; for a list of messages added or removed as a whole, one for each."""
     came, went = edit.before is NOTHING, edit.after is NOTHING
     value = edit.after if came else edit.before
     if not (came or went) or not isinstance(value, list) or not any(isinstance(each, BaseMessage) for each in value):
@@ -131,7 +132,7 @@ def _expand(edit: Edit) -> Iterator[Edit]:
 
 
 def _section(channel: str, edits: Sequence[Edit], limits: Limits) -> Section:
-    # Edits inside of one message are shown together.
+    # Edits within one message are shown together.
     together = groupby(edits, lambda edit: (edit.path[: edit.within[0]],) if edit.within else (edit.kind, edit.path))
     groups = _order_as_hunks([list(group) for _, group in together])
     shown = [_item(group, limits) for group in groups[: limits.items]]
@@ -143,11 +144,11 @@ def _section(channel: str, edits: Sequence[Edit], limits: Limits) -> Section:
 
 
 def _order_as_hunks(groups: Sequence[Sequence[Edit]]) -> list[Sequence[Edit]]:
-    """Order the edits of a list from its beginning to its end; where several meet, removed elements come first."""
+    """Order the edits of a list by place; at equal places, removals come first."""
     places = [next((step for step in group[0].path[1:2] if isinstance(step, int)), None) for group in groups]
     kinds = [group[0].kind for group in groups]
-    # The index is one of the old list if the element was removed, else of the new one: edits are ordered by the number
-    # of elements before them that stayed.
+    # The index of a removed element refers to the old list, all others to the new one. So edits are ordered by the
+    # number of unchanged elements before them.
     gone, came = (
         sorted(place for place, each in zip(places, kinds, strict=True) if place is not None and each == kind)
         for kind in ("removed", "added")
@@ -208,9 +209,9 @@ def _field(edit: Edit, name: str, limits: Limits) -> Field:
 
 
 def _changed_field(name: str, was: str, now: str, limits: Limits, *, is_code: bool) -> Field:
-    """Return how one text became another: word by word if it reads as an edit, else as an old and a new text."""
+    """Return a text change: by word if it reads as an edit, else old and new text."""
     if was == now:
-        same = f"{cut(was, limits.text)} (another one that reads the same)"
+        same = f"{cut(was, limits.text)} (a different value with the same text)"
         return Field(name, [("same", same)], is_code=is_code)
     if not is_code or len(was) + len(now) > 2 * _SHORT_VALUE:
         parts = parts_between(was, now)
@@ -240,7 +241,7 @@ def _value_text(value: Any, *, quoted: bool = False) -> str:
 
 
 def _abridge(parts: Sequence[Part], limits: Limits) -> Iterator[Part]:
-    """Yield the parts; of a long part that stayed, only the ends beside a change."""
+    """Yield the parts; of a long unchanged part, only the ends next to a change."""
     for place, (kind, text) in enumerate(parts):
         if kind != "same":
             yield kind, cut(text, limits.text)
@@ -256,7 +257,7 @@ def _abridge(parts: Sequence[Part], limits: Limits) -> Iterator[Part]:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A paragraph: pieces of text with their styles, a sign before its first line, the indent of the others."""
+    """A paragraph: styled pieces of text, a sign, and the indent of further lines."""
 
     parts: Sequence[tuple[str, str]]
     sign: str = ""
@@ -276,14 +277,14 @@ def _block_text(block: _Block) -> str:
 
 @dataclass(frozen=True)
 class DiffPage:
-    """A diff for a rich console; `full` shortens nothing, and shows LangGraph's own channels, too."""
+    """A diff for a rich console; `full` shows long values and LangGraph's channels."""
 
     diff: DiffRecord
     full: bool = False
     has_title: bool = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the paragraphs. Where there are no colours, brackets show what went and what came."""
+        """Yield the paragraphs; without colours, brackets mark removed and added text."""
         from rich.table import Table
         from rich.text import Text
 
@@ -326,7 +327,7 @@ def _blocks(diff: DiffRecord, limits: Limits, *, brackets: bool) -> Iterator[_Bl
 
 
 def _item_parts(item: Item, brackets: bool) -> Iterator[tuple[str, str]]:
-    """Yield one change: where it is, and its fields, each on a line of its own if there are several."""
+    """Yield one change: its path, and its fields, each on its own line if several."""
     name = " ".join(part for part in (item.where, item.who) if part)
     yield name, "bold" if item.who else "dim"
     is_single = len(item.fields) == 1 and not item.fields[0].name
@@ -378,7 +379,7 @@ def _code(name: str) -> str:
 
 
 def _field_html(head: str, short: Field, long: Field) -> str:
-    """Return a field after its name, which is HTML; if it is long, all of it can be unfolded."""
+    """Return a field after its name, which is HTML; long fields can be unfolded."""
     style = f"{_TEXT};font-family:monospace" if short.is_code else _TEXT
     shown = head + html.tag("span", *_parts(short), style=style)
     if short.parts == long.parts:

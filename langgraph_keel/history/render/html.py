@@ -1,6 +1,7 @@
-"""A timeline in a notebook: a table with a drawn tree. New elements open by a click, without scripts.
+"""A timeline in a notebook: a table with a drawn tree, without scripts.
 
-Each row has a picture of its part of the tree, as tall as the text beside it, so that the pictures join.
+New elements unfold on a click. Each row has an image of its part of the tree, as high as the row, so that the images
+join.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ _NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
 
 
 def tree_svg(row: TreeRow, lanes: int) -> str:
-    """Return the tree beside a row as SVG, which fills its cell."""
+    """Return a row's part of the tree as SVG, which fills its cell."""
     x, fill = _x(row.line), LANES[row.line.lane]
     parts = [_upright(line, "0", "100%") for line in row.through]
     parts += [_upright(row.line, "0", f"{_MIDDLE}")] if row.is_newer else []
@@ -85,7 +86,7 @@ def tree_svg(row: TreeRow, lanes: int) -> str:
 
 
 def tree_width(lanes: int) -> int:
-    """Return the pixels that a tree takes."""
+    """Return the width of a tree in pixels."""
     return LANE * lanes + 6
 
 
@@ -105,7 +106,7 @@ def _stroke(line: Line) -> str:
 def timeline_html(
     moments: Sequence[MomentRecord], older: int | None = None, link: Callable[[MomentRecord], str] | None = None
 ) -> str:
-    """Return a timeline as HTML, newest moment first; `link` returns the address of a moment's page."""
+    """Return a timeline as HTML, newest first; `link` returns the URL of a moment."""
     if not moments:
         return tag("div", "no moments", style=FAINT)
     name, shown = heading(moments)
@@ -137,7 +138,7 @@ def _row(row: TimelineRow, lanes: int, link: Callable[[MomentRecord], str] | Non
 
 
 def happened_html(row: TimelineRow) -> Iterator[str]:
-    """Yield the nodes that ran, their changes, which open by a click, and notes."""
+    """Yield the nodes that ran, their foldable changes, and notes."""
     where = tag("span", text(f"{row.where} › "), style=FAINT) if row.where else ""
     yield where + tag("b", text(row.nodes))
     yield from (f" {_note_html(note)}" for note in row.notes if note.tone in _BESIDE)
@@ -149,19 +150,19 @@ def happened_html(row: TimelineRow) -> Iterator[str]:
     elif summary:
         yield tag("div", summary)
     asked = [note for note in row.notes if note.tone in _ASKED]
-    for note, question in zip_longest(asked, row.moment.interrupts[:MOST]):  # what is more than text opens by a click
+    for note, question in zip_longest(asked, row.moment.interrupts[:MOST]):  # structured ones unfold on a click
         is_text = question is None or isinstance(question.value, str)
         yield tag("div", _note_html(note)) if is_text else folded(_note_html(note), question_html(question))
     yield notes_html(note for note in row.notes if note.tone not in (*_BESIDE, *_ASKED, "summary"))
 
 
 def question_html(asked: Interrupt) -> str:
-    """Return what a question asks."""
+    """Return a question as HTML."""
     return pre(value_text(asked.value))
 
 
 def notes_html(notes: Iterable[Note]) -> str:
-    """Return notes side by side; nothing if there are none."""
+    """Return notes side by side; empty if there are none."""
     shown = " ".join(map(_note_html, notes))
     return tag("div", shown) if shown else ""
 

@@ -1,4 +1,4 @@
-"""The growth of a thread: size of the state, tokens and cost, each as a line of blocks, the oldest moment first."""
+"""State size, tokens and cost of a thread, each as a line of blocks, oldest first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Lines of text that show how values grew: the name, the values and a summary of each."""
+    """Lines of text that plot values, with the name and a summary of each."""
 
     lines: tuple[tuple[str, Sequence[float], str], ...]
 
@@ -24,7 +24,7 @@ class Plot:
         wide = max((len(name) for name, _, _ in self.lines), default=0)
         lines = []
         for name, values, note in self.lines:
-            share = max(1, -(-len(values) // _MOST_BLOCKS))  # each block is as high as the greatest of so many values
+            share = max(1, -(-len(values) // _MOST_BLOCKS))  # each block shows the maximum of this many values
             heights = [max(values[start : start + share]) for start in range(0, len(values), share)]
             top = max(heights) or 1
             blocks = (_BLOCKS[min(7, int(height / top * 7.999))] if height > 0 else " " for height in heights)
@@ -35,7 +35,7 @@ class Plot:
 
 
 def plot_moments(moments: Sequence[MomentRecord]) -> Plot:
-    """Return the size of the state on the way to the head, and tokens and cost of all moments, as they were paid."""
+    """Plot the state size up to the head, and tokens and cost of all moments."""
     if len(moments) > 1 and moments[0].position > moments[-1].position:
         moments = moments[::-1]
     trunk = [row.moment.state_bytes for row in tree_rows(moments) if row.line.lane == 0]

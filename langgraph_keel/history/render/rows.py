@@ -1,7 +1,7 @@
-"""The rows of a timeline: the words of each column, which a terminal and a notebook share, and the lines of the tree.
+"""The rows of a timeline: the text of each column and the lines of the tree.
 
-The path to the head is lane 0; each branch has a lane of its own, a subgraph one further in than its caller. Branches
-for which no lane is free are drawn without lines: so a row has a bounded number of lines.
+Terminals and notebooks share them. The path to the head is lane 0; each branch has its own lane, a subgraph one further
+in than its caller. If no lane is free, a branch is drawn without lines, so the number of lines in a row is bounded.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from langgraph_keel.history.records import MomentRecord
 from langgraph_keel.upgrades.bulk import UPGRADED
 
 MOST_LANES = 8
-"""Most branches that are drawn side by side."""
+"""Maximum branches drawn side by side."""
 
 MOST = 8
-"""Tools, questions, errors and names that one row lists."""
+"""Maximum tools, questions, errors and names listed in a row."""
 _NAME, _TEXT = 60, 200
 
 PRUNED = "its parent was pruned"
@@ -46,15 +46,15 @@ class TreeRow:
     line: Line
     is_newer: bool = False  # its line continues towards newer moments
     is_older: bool = False
-    through: tuple[Line, ...] = ()  # that pass by
-    joins: tuple[Line, ...] = ()  # of newer moments that continue this one
-    cuts: tuple[Line, ...] = ()  # that end here, and whose origin is not shown
-    begins: bool = True  # it is the first moment on its line
+    through: tuple[Line, ...] = ()  # lines that pass by
+    joins: tuple[Line, ...] = ()  # lines of newer moments that continue this one
+    cuts: tuple[Line, ...] = ()  # lines that end here because their origin is not shown
+    begins: bool = True  # whether it is the first moment on its line
 
 
 @dataclass(slots=True)
 class _Path:
-    """Moments that continue each other in one lane; places are counted from the oldest moment."""
+    """Consecutive moments in one lane; places are counted from the oldest moment."""
 
     first: int
     last: int
@@ -65,7 +65,7 @@ class _Path:
 
     @property
     def start(self) -> int:
-        """Return the place from which its lane is taken: up to `last`."""
+        """Return the place from which it occupies its lane, up to `last`."""
         return self.first - self.is_cut if self.origin is None else self.origin
 
     @property
@@ -74,12 +74,12 @@ class _Path:
 
 
 def tree_rows(moments: Sequence[MomentRecord]) -> list[TreeRow]:
-    """Return the row of each moment, in the order of `moments`: oldest first or newest first."""
+    """Return the row of each moment, in the order of `moments`."""
     if len(moments) > 1 and moments[0].position > moments[-1].position:
         return tree_rows(moments[::-1])[::-1]
     paths, path_of = _paths(moments)
     ends = [-2] * MOST_LANES
-    for number, path in enumerate(paths):  # each takes a lane that is free along it, the first one lane 0
+    for number, path in enumerate(paths):  # each gets a lane that is free along it; the first gets lane 0
         inner = 0 if path.origin is None else path_of[path.origin].lane
         free = (lane for lane in (*range(inner + 1, MOST_LANES), *range(1, inner)) if ends[lane] < path.start)
         path.lane = next(free, MOST_LANES) if number else 0
@@ -89,12 +89,12 @@ def tree_rows(moments: Sequence[MomentRecord]) -> list[TreeRow]:
 
 
 def lane_count(rows: Iterable[TreeRow]) -> int:
-    """Return how many lanes some rows take."""
+    """Return the number of lanes of some rows."""
     return 1 + max((line.lane for row in rows for line in (row.line, *row.joins, *row.cuts)), default=-1)
 
 
 def callers_of(moment: MomentRecord) -> Mapping[str, str]:
-    """Return the checkpoints that called a subgraph: their ids by namespace, the outermost graph first."""
+    """Return the ids of a subgraph's callers by namespace, outermost graph first."""
     parents = moment.metadata.get("parents")
     if not moment.namespace or not isinstance(parents, Mapping):
         return {}
@@ -104,7 +104,7 @@ def callers_of(moment: MomentRecord) -> Mapping[str, str]:
 
 @dataclass(slots=True)
 class _Origins:
-    """The older moment that each moment continues, or that called it, by place; `None` if it is not shown."""
+    """The parent and the caller of each moment, by place; `None` if not shown."""
 
     places: dict[Address, int] = field(default_factory=dict)
     parents: list[int | None] = field(default_factory=list)
@@ -115,7 +115,7 @@ class _Origins:
         callers = callers_of(moment)
         parent = self._place(moment, moment.namespace, moment.parent)
         if callers and parent is not None and callers_of(moments[parent]) != callers:
-            parent = None  # a subgraph with a memory of its own, called again: it stands below this call
+            parent = None  # a subgraph with its own memory, called again: it is shown below this call
         shown = [place for ns, id_ in callers.items() if (place := self._place(moment, ns, id_)) is not None]
         self.callers.append(shown[-1] if shown and parent is None else None)
         self.parents.append(parent)
@@ -147,15 +147,15 @@ def _paths(moments: Sequence[MomentRecord]) -> tuple[list[_Path], list[_Path]]:
 
 
 def _trunk(moments: Sequence[MomentRecord]) -> int:
-    """Return the place of the head; if it is not shown, of the outermost graph's newest moment; -1 without moments."""
+    """Return the place of the head, or else of the outermost graph's newest moment."""
     depths = (moment.namespace.count(NS_SEP) + bool(moment.namespace) for moment in moments)
     ranks = [(-depth, moment.is_head, place) for place, (depth, moment) in enumerate(zip(depths, moments, strict=True))]
     return max(ranks)[2] if ranks else -1
 
 
 def _main_children(moments: Sequence[MomentRecord], parents: Sequence[int | None], trunk: int) -> dict[int, int]:
-    """Return for each moment the one that continues it in its lane: the one towards a head, or else the oldest."""
-    kept: set[int] = set()  # the moments that lead to a head
+    """Return each moment's successor in its lane: towards a head, or else the oldest."""
+    kept: set[int] = set()  # the ancestors of heads
     for place, moment in enumerate(moments):
         at: int | None = place if moment.is_head or place == trunk else None
         while at is not None and at not in kept:
@@ -206,7 +206,7 @@ Tone: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A remark about a moment."""
+    """A remark on a moment."""
 
     tone: Tone
     text: str
@@ -214,12 +214,12 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """One row of a timeline in words; every text is on one line and safe to print."""
+    """One row of a timeline as text; every text is on one line and safe to print."""
 
     tree: TreeRow
     place: str
     step: str
-    id: str  # the shortest end of its id that differs from the others
+    id: str  # the shortest unique end of its id
     time: str
     where: str  # the path of its namespace
     nodes: str
@@ -229,7 +229,7 @@ class TimelineRow:
 
     @property
     def is_head(self) -> bool:
-        """Whether a run without an id goes on from here."""
+        """Whether a run without an id continues from here."""
         return self.moment.is_head and not self.where
 
     @property
@@ -239,7 +239,7 @@ class TimelineRow:
 
 
 def timeline_rows(moments: Sequence[MomentRecord], others: Sequence[MomentRecord] = ()) -> list[TimelineRow]:
-    """Return the rows of a timeline, newest first, however `moments` are ordered."""
+    """Return the rows of a timeline, newest first, for moments in any order."""
     oldest_first = moments if len(moments) < 2 or moments[0].position <= moments[-1].position else moments[::-1]
     ids: list[str] = []
     for moment in moments:
@@ -278,7 +278,7 @@ def timeline_rows(moments: Sequence[MomentRecord], others: Sequence[MomentRecord
 
 
 def heading(moments: Sequence[MomentRecord]) -> tuple[str, str]:
-    """Return the name of the thread, and how much of it is shown."""
+    """Return the name of the thread, and the number of moments shown."""
     threads = dict.fromkeys(moment.thread_id for moment in moments)
     name = one_line(next(iter(threads), ""), _NAME) if len(threads) < 2 else f"{len(threads)} threads"
     days = {f"{moment.time.astimezone():%Y-%m-%d}" for moment in moments if moment.time}
@@ -286,7 +286,7 @@ def heading(moments: Sequence[MomentRecord]) -> tuple[str, str]:
 
 
 def footing(moments: Sequence[MomentRecord], older: int | None) -> str:
-    """Return the line below the oldest moment that is shown; empty if there is nothing older."""
+    """Return the line below the oldest moment; empty if there are no older ones."""
     oldest = min(moments, key=lambda moment: moment.position, default=None)
     if older == 0 or (older is None and not (oldest and (oldest.parent or oldest.namespace))):
         return ""
@@ -295,7 +295,7 @@ def footing(moments: Sequence[MomentRecord], older: int | None) -> str:
 
 
 def twin_of(moment: MomentRecord) -> tuple[str, str | None] | None:
-    """Return why a moment is a twin of another one, and its id, which is `None` if a subgraph had not run then."""
+    """Return why a moment is a twin, and the original's id (`None`: not run yet)."""
     for name, why in ((REWOUND_TO, "rewound to"), (BRANCHED_FROM, "branched from")):
         if name in moment.metadata:
             id_ = moment.metadata[name]
@@ -304,26 +304,26 @@ def twin_of(moment: MomentRecord) -> tuple[str, str | None] | None:
 
 
 def lost_parent(moment: MomentRecord) -> bool:
-    """Return whether a moment without a parent had one: an input, or an update before step 1, begins a thread."""
+    """Return whether a moment had a parent that was removed."""
     is_later = isinstance(moment.step, int) and moment.step > (-1 if moment.source == "input" else 0)
     return moment.parent is None and (is_later or moment.source == "loop") and fork_source(moment) == ""
 
 
 def fork_source(moment: MomentRecord) -> str:
-    """Return the thread from which a moment's thread was forked, if the moment says so; else an empty text."""
+    """Return the thread from which a moment was forked; empty if it was not."""
     source = moment.metadata.get(FORKED_FROM)
     return str(source.get("thread_id", "")) if isinstance(source, Mapping) else ""
 
 
 def path_of(namespace: str) -> str:
-    """Return the nodes that lead to a namespace, without the ids of their tasks."""
+    """Return the nodes of a namespace, without the ids of their tasks."""
     nodes = (part.partition(NS_END)[0] for part in namespace.split(NS_SEP))
     return " › ".join(one_line(node, _NAME) for node in nodes) if namespace else ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """How rows name other moments: by position if they are shown, else by the end of their id."""
+    """The names of moments in rows: the position if shown, else the end of the id."""
 
     places: Mapping[Address, str]
     ids: Mapping[str, str]
@@ -363,7 +363,7 @@ def _origin(row: TreeRow, before: MomentRecord | None, names: _Names) -> str:
     if before is None or moment.parent == before.id:
         return ""
     if moment.parent is None:
-        return PRUNED if lost_parent(moment) else "begins anew"
+        return PRUNED if lost_parent(moment) else "starts over"
     parent = names.of(moment, moment.parent, moment.namespace)
     return f"branch from {parent}" if row.begins else f"continues {parent}"
 
@@ -378,7 +378,7 @@ def _tools(moment: MomentRecord) -> Iterator[Note]:
 
 
 def problem_notes(moment: MomentRecord) -> Iterator[Note]:
-    """Yield the problems of a moment: pending tasks, questions, failures, drift, values that were not read."""
+    """Yield pending tasks, questions, failures, drift and unread values of a moment."""
     if moment.pending and moment.is_leaf:
         yield Note("pending", f"{len(moment.pending)} written: {join_names(moment.pending)}")
     waits = moment.interrupts if moment.is_leaf else ()
@@ -391,7 +391,7 @@ def problem_notes(moment: MomentRecord) -> Iterator[Note]:
 
 
 def _notes_of(tone: Tone, texts: Sequence[str]) -> Iterator[Note]:
-    """Yield a note for each text, at most `MOST`, and a last one with the number of the others."""
+    """Yield a note for each text, at most `MOST`, and the number of the others."""
     yield from (Note(tone, f"{tone}: {one_line(text, _TEXT)}") for text in texts[:MOST])
     if len(texts) > MOST:
         yield Note(tone, f"{tone}: … {len(texts) - MOST:,} more")

@@ -1,4 +1,4 @@
-"""A timeline in a terminal, newest moment on top: a tree of box characters beside a table, which rich prints."""
+"""A timeline for terminals, newest moment on top: a tree next to a table."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Parts: TypeAlias = list[tuple[str, str]]
 """Pieces of text, each with its style."""
 
 JOINED = "\ufdd0"
-"""A space at which no line is broken; no character, so that no text has it."""
+"""A non-breaking space: a noncharacter, so no text contains it."""
 WIDTH = 100
-"""Columns of plain text."""
+"""Width of plain text in columns."""
 TONES = {
     "label": "bold yellow",
     "origin": "magenta",
@@ -52,7 +52,7 @@ _BOXES = {_UP | _LEFT: "╯", _UP | _RIGHT: "╰", _UP | _LEFT | _RIGHT: "┴", 
 
 
 def page_text(page: Any, width: int = WIDTH) -> str:
-    """Return what rich would print for a page, as plain text: the same in a terminal, a notebook and a pipe."""
+    """Return rich's output for a page as plain text, the same for every output."""
     from rich.console import Console
 
     out = StringIO()
@@ -83,7 +83,7 @@ def wrap_parts(parts: Iterable[tuple[str, str]], width: int) -> list[Text]:
 
 @dataclass(frozen=True, slots=True)
 class TimelinePage:
-    """A timeline for a rich console; `older` moments come before these, `None` if that is not known."""
+    """A timeline for a rich console; `older` is the number of older moments, if known."""
 
     moments: Sequence[MomentRecord]
     older: int | None = None
@@ -112,7 +112,7 @@ class TimelinePage:
 
 
 def _beside(lines: Iterable[Text], tree: Parts, tree_below: Parts | None = None) -> Iterator[Text]:
-    """Yield lines of text to the right of a tree: `tree` beside the first line, `tree_below` beside the others."""
+    """Yield lines of text, the first next to `tree`, the others next to `tree_below`."""
     from rich.text import Text
 
     for number, line in enumerate(lines):
@@ -120,11 +120,11 @@ def _beside(lines: Iterable[Text], tree: Parts, tree_below: Parts | None = None)
 
 
 _Cells: TypeAlias = dict[int, tuple[str, str]]
-"""By lane, a character of the tree and its style."""
+"""A character of the tree and its style, by lane."""
 
 
 def draw_tree(row: TreeRow, lanes: int) -> Parts:
-    """Return the tree beside the first line of a moment: two columns for each lane."""
+    """Return the tree left of a moment's first line: two columns for each lane."""
     cells: _Cells = {line.lane: ("│", _colour(line)) for line in row.through}
     cells |= {line.lane: ("┊", _colour(line)) for line in row.cuts}
     own, ends = row.line.lane, {line.lane: line for line in row.joins}
@@ -155,7 +155,7 @@ def _colour(line: Line) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The columns for which there is room: with nodes, model and size if wide, above the events if stacked."""
+    """The columns that fit: with nodes, model and size if wide; stacked if narrow."""
 
     widths: dict[str, int]
     is_wide: bool
@@ -164,7 +164,7 @@ class _Table:
 
     @classmethod
     def fit(cls, rows: Sequence[TimelineRow], width: int) -> _Table:
-        """Return the table for some rows; the column of what happened gets what the others leave."""
+        """Return the table for some rows; the column of events gets the remaining width."""
         from rich.cells import cell_len
 
         is_wide = width >= _WIDE
@@ -217,7 +217,7 @@ def _cells(row: TimelineRow, *, is_wide: bool) -> dict[str, Parts]:
 
 
 def happened_parts(row: TimelineRow) -> Parts:
-    """Return what happened, in one text."""
+    """Return the events of a row as one text."""
     model: list[Parts] = [[(row.model, "dim")]] if row.model else []
     return _join([_nodes(row), *map(_note, row.notes), *model])
 
