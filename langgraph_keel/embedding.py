@@ -1,4 +1,4 @@
-"""Search by meaning: texts as vectors, by an embedding of the program's own, and the cosines of vectors."""
+"""Search by meaning: embeddings of texts, and cosines of vectors."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ except ImportError as error:
 
 Vectors: TypeAlias = "NDArray[np.float32]"
 MOST_TEXTS = 1000
-"""Texts whose vectors an embedder remembers."""
+"""Maximum number of texts whose vectors an embedder caches."""
 
 
 def digest_of(text: str) -> bytes:
-    """Return the hash by which the vector of a text is found again."""
+    """Return the hash of a text, the key of its cached vector."""
     return blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def unit_rows(vectors: Vectors) -> Vectors:
-    """Return vectors with the length 1, so that a product is a cosine; rows of zeros stay."""
+    """Return vectors scaled to length 1; rows of zeros are unchanged."""
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
     rows: Vectors = (vectors / np.where(lengths > 0, lengths, 1)[:, None]).astype(np.float32)
     return rows
 
 
 def cosines(vectors: Sequence[Vectors], query: Vectors) -> Vectors:
-    """Return the cosine of each vector and the one of a query."""
+    """Return the cosine of each vector with the vector of a query."""
     scores: Vectors = unit_rows(np.stack(vectors)) @ unit_rows(query[None])[0]
     return scores
 
 
 def best_of(scores: Sequence[float] | Vectors, most: int) -> list[int]:
-    """Return the positions of the highest scores, best first; equal ones stay in their order."""
+    """Return the positions of the highest scores, best first, in a stable order."""
     scores = np.asarray(scores, np.float32)
     positions = np.arange(len(scores))
     if most < len(scores):
@@ -59,25 +59,25 @@ def best_of(scores: Sequence[float] | Vectors, most: int) -> list[int]:
 
 
 def pack_rows(vectors: Sequence[Vectors]) -> bytes:
-    """Return vectors as they are stored: their numbers as little-endian float32, one after the other."""
+    """Return vectors in their stored form: consecutive little-endian float32 numbers."""
     return np.concatenate(vectors).astype("<f4").tobytes()
 
 
 def unpack_rows(data: bytes, count: int, dims: int) -> Vectors:
-    """Return stored vectors, a row for each; `ValueError` if there are others."""
+    """Return stored vectors, one per row; `ValueError` if the size does not match."""
     return np.frombuffer(data, "<f4").reshape(count, dims)
 
 
 class Embedder:
-    """Embeds texts, equal ones once, and remembers the last thousand.
+    """Embeds texts, equal ones once, and caches the vectors of the last thousand.
 
     Args:
-        embed: What LangGraph's stores take: `Embeddings`, a function that blocks or is awaited, or a name.
-        dims: How many numbers a vector must have; 0 for any number.
-        most: Texts to remember.
+        embed: As in LangGraph's stores: `Embeddings`, a blocking or asynchronous function, or the name of a model.
+        dims: The required number of dimensions; 0 for any number.
+        most: Maximum number of cached texts.
 
     Raises:
-        InvalidInput: `embed` is none of those, or NumPy is not installed.
+        InvalidInput: If `embed` cannot embed texts.
     """
 
     def __init__(self, embed: Any, dims: int = 0, most: int = MOST_TEXTS) -> None:
@@ -93,7 +93,7 @@ class Embedder:
 
     @property
     def model(self) -> str:
-        """What the model is called, as far as its object or function says."""
+        """The name of the model, or of the embedding's class or function."""
         held = self.embeddings
         source = getattr(held, "func", None) or getattr(held, "afunc", None) or type(held)
         names = [getattr(held, name, None) for name in ("model", "model_name", "model_id")]
@@ -101,22 +101,24 @@ class Embedder:
         return next((name for name in names if isinstance(name, str) and name), type(source).__name__)
 
     def knows(self, digest: bytes) -> bool:
-        """Return whether the vector of a text is remembered, by the hash of the text."""
+        """Return whether the vector of a text is cached, by the hash of the text."""
         return (digest, False) in self._known
 
     def remember(self, digest: bytes, vector: Vectors, is_query: bool = False) -> None:
-        """Remember the vector of a text, by the hash of the text."""
-        # Each step is one of the interpreter's, so that threads need no lock.
+        """Cache the vector of a text, by the hash of the text."""
+        # Each step is atomic in the interpreter, so that no lock is needed.
         self._known.pop((digest, is_query), None)
         self._known[digest, is_query] = vector
         while len(self._known) > self._most:
             self._known.popitem(last=False)
 
     def embed(self, texts: Iterable[str], is_query: bool = False) -> Plan[Mapping[str, Vectors]]:
-        """Return the vectors of texts, by the texts. One call for all that are not remembered; of queries, one each.
+        """Return the vectors of texts, by text.
+
+        One call for all texts that are not cached; for queries, one call each.
 
         Raises:
-            InvalidInput: The embedding returns something else than a vector of finite numbers for each text.
+            InvalidInput: If the embedding does not return a vector of finite numbers for each text.
         """
         digests = {text: digest_of(text) for text in texts}
         found = {text: self._known.get((digest, is_query)) for text, digest in digests.items()}
@@ -157,17 +159,20 @@ _embedders: OrderedDict[int, tuple[Any, Embedder]] = OrderedDict()
 
 
 def embedder_of(embed: Any) -> Embedder:
-    """Return an embedder that remembers 10,000 texts; the same for the same object, of the last four."""
+    """Return a cached embedder for an object, one of the last four.
+
+    It caches 10,000 texts.
+    """
     _, found = _embedders.pop(id(embed), (None, None))
     found = found or Embedder(embed, most=10 * MOST_TEXTS)
-    _embedders[id(embed)] = embed, found  # the object is held, so that no other one has its id
+    _embedders[id(embed)] = embed, found  # the reference keeps the id unique
     while len(_embedders) > 4:
         _embedders.popitem(last=False)
     return found
 
 
 class VectorCache:
-    """Vectors that this process has read, by the keys and tokens of their cells: rows of one matrix, of length 1."""
+    """Cached vectors by cell key and token, as unit rows of one matrix."""
 
     def __init__(self, dims: int, memory: int) -> None:
         self._most = max(memory // (4 * dims), 1)
@@ -177,7 +182,7 @@ class VectorCache:
         self._lock = Lock()
 
     def add(self, found: Mapping[str, tuple[str, Vectors]], needed: Collection[str]) -> None:
-        """Keep the vectors of cells while there is room. The oldest are dropped, except those of `needed` keys."""
+        """Cache the vectors of cells; drop the oldest, except `needed` keys, if full."""
         with self._lock:
             self._free += [row for key in found for row in self._held.pop(key, ("", []))[1]]
             size, have = sum(len(vectors) for _, vectors in found.values()), len(self._rows)
@@ -197,13 +202,13 @@ class VectorCache:
     def rank(
         self, listed: Mapping[str, str], apart: Mapping[str, tuple[str, float]], query: Vectors, most: int
     ) -> tuple[list[str], list[tuple[str, float]]]:
-        """Return the keys whose vectors are not known; if there are none, the best keys and their scores.
+        """Return the keys without cached vectors, or else the best keys and scores.
 
         Args:
-            listed: The tokens of the cells, by their keys.
-            apart: Tokens and scores of cells, by their keys, for those that are not kept here.
+            listed: The tokens of the cells, by key.
+            apart: The tokens and scores of cells that are not cached, by key.
             query: The vector to compare with, of length 1.
-            most: How many keys to return. Those without vectors come last, with the score `-inf`.
+            most: Maximum number of keys to return. Those without vectors come last, with the score `-inf`.
         """
         keys, none = [*listed], list[int]()
         with self._lock:

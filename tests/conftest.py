@@ -35,7 +35,7 @@ from support.tiers import Tiers
 from langgraph_keel import KeelSaver
 from langgraph_keel.cli import app
 
-# Child processes import what the tests share, as the tests do (`pythonpath` in pyproject.toml).
+# Child processes import the shared helpers, as the tests do (`pythonpath` in pyproject.toml).
 _TESTS = Path(__file__).parent
 _PATHS = (str(_TESTS), os.environ.get("PYTHONPATH", ""))
 os.environ["PYTHONPATH"] = os.pathsep.join(path for path in _PATHS if path)
@@ -43,17 +43,17 @@ os.environ["PYTHONPATH"] = os.pathsep.join(path for path in _PATHS if path)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect, and hide from the garbage collector what is there then.
+    """Collect the tests, and hide all objects from the garbage collector.
 
-    It all lives to the end, a million objects in each process: to look through them again and again took 50 of the
-    quick tier's 430 s.
+    A million objects in each process live to the end: scanning them repeatedly took 50 of the quick tier's 430 s.
     """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
-        # At its first example, Hypothesis asks the collector who holds numpy's generators, and warns if nobody is seen.
+        # At its first example, Hypothesis searches the collector for references to numpy's generators, and warns if
+        # there are none.
         given(just(None))(lambda _: None)()
         gc.freeze()
 
@@ -67,7 +67,10 @@ def _no_blocking(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The URL of a store with a waiting thread of an evil name, and a thread that was resumed and then forked."""
+    """The URL of a store with a waiting thread, and a resumed and then forked one.
+
+    The waiting thread has a hostile name.
+    """
     return made_store(tmp_path_factory.mktemp("cli"))
 
 
@@ -80,14 +83,14 @@ def _asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def asked_url(_asked: Path, tmp_path: Path) -> str:
-    """The URL of a store of the test's own with the waiting threads of `support.cli.waiting_threads`."""
+    """The URL of a separate store with the threads of `support.cli.waiting_threads`."""
     copied = shutil.copytree(_asked, tmp_path / "copy")
     return f"sqlite:///{copied / 'agent.db'}"
 
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
-    """Runs a command at a terminal, where a person has typed something; returns its exit status."""
+    """Runs a command at a terminal with typed input; returns its exit status."""
 
     def run(said: str, *words: str) -> int:
         os.write(ours, said.encode())
@@ -104,7 +107,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
 
 @pytest.fixture(scope="module")
 def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A store of each kind for the tests of a module, by name; see `stores.each_store`."""
+    """A store of each kind for the tests of a module; see `stores.each_store`."""
     for name in SERVERS:
         needing(name, request)
     with each_store(tmp_path_factory.mktemp("stores")) as opened:
@@ -113,40 +116,49 @@ def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[servers.PostgresServer]:
-    """The PostgreSQL server that all tests share; whoever kills one asks for `servers.postgres(own=True)`."""
+    """The PostgreSQL server that all tests share.
+
+    A test that kills one must use `servers.postgres(own=True)`.
+    """
     with servers.or_skip(servers.postgres()) as server, handed_on("PostgreSQL", server.url):
         yield server
 
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[servers.RedisServer]:
-    """The Redis server that all tests share; whoever kills one asks for `servers.redis(own=True)`."""
+    """The Redis server that all tests share.
+
+    A test that kills one must use `servers.redis(own=True)`.
+    """
     with servers.or_skip(servers.redis()) as server, handed_on("Redis", server.url):
         yield server
 
 
 @pytest.fixture(scope="session")
 def redis_cluster_url() -> Iterator[str]:
-    """The URL of a Redis Cluster of three masters, that all tests share."""
+    """The URL of a Redis Cluster of three masters that all tests share."""
     with servers.or_skip(servers.redis_cluster()) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def pgbouncer_url(postgres_server: servers.PostgresServer) -> Iterator[str]:
-    """The URL of a PgBouncer (transaction pooling) in front of `postgres_server`. It ignores search paths in URLs."""
+    """The URL of a PgBouncer (transaction pooling) in front of `postgres_server`.
+
+    It ignores search paths in URLs.
+    """
     with servers.or_skip(servers.pgbouncer(postgres_server.url)) as url:
         yield url
 
 
 @pytest.fixture
 def postgres_url(postgres_server: servers.PostgresServer) -> Iterator[str]:
-    """The URL of `postgres_server` with an empty schema as its search path, for any process; dropped afterwards."""
+    """The URL of `postgres_server` with a new schema in its search path."""
     schema = f"test_{uuid.uuid4().hex[:12]}"
     execute(postgres_server.url, f"CREATE SCHEMA {schema}")
     option = quote(f"-csearch_path={schema}", safe="")
     yield f"{postgres_server.url}{'&' if '?' in postgres_server.url else '?'}options={option}"
-    # A test that left a transaction open must not make this wait for ever.
+    # A test that left a transaction open must not block this forever.
     execute(postgres_server.url, "SET lock_timeout = '10s'", f"DROP SCHEMA {schema} CASCADE")
 
 
@@ -158,13 +170,13 @@ def execute(url: str, *statements: str) -> None:
 
 @pytest.fixture
 def redis_url(redis_server: servers.RedisServer) -> str:
-    """The URL of `redis_server`, whose keys all tests share: keep to `redis_prefix`."""
+    """The URL of `redis_server`, whose keys all tests share: use `redis_prefix`."""
     return redis_server.url
 
 
 @pytest.fixture
 def redis_prefix(redis_server: servers.RedisServer) -> Iterator[str]:
-    """What the names of a test's keys begin with (or hold, in a hash tag); such keys are deleted afterwards."""
+    """A prefix for a test's keys (or hash tags); these keys are deleted afterwards."""
     prefix = f"test-{uuid.uuid4().hex[:12]}"
     yield prefix
     with Redis.from_url(redis_server.url) as client:
@@ -197,7 +209,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 def mortal(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Place]]:
     """A server of the test's own to be killed and restarted, and a store on it.
 
-    What a killed process has written is in the system's hands, so PostgreSQL need not wait for the disk here.
+    The operating system keeps the writes of a killed process, so PostgreSQL need not wait for the disk here.
     """
     with servers.or_skip(servers.postgres(own=True) if request.param == "postgres" else servers.redis(own=True)) as own:
         yield own, Place(request.param, own.url)
@@ -205,17 +217,18 @@ def mortal(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Place]]:
 
 @contextmanager
 def handed_on(name: str, url: str) -> Iterator[None]:
-    """Child processes use the server that runs, instead of starting another."""
+    """Let child processes use the running server instead of starting another."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(servers.SHARED[name], url)
         yield
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take the tests of one tier; and keep what they store in memory, if there is enough and TMPDIR names no place.
+    """Select the tests of one tier, and store their data in memory if possible.
 
-    They sync many thousand times (56 tests of SQLite's contract beside other work: 25 s on a disk, 11 in memory). That
-    what is acknowledged is on the disk, tests/power proves from the calls of the system, wherever the files lie.
+    Memory is used if there is enough and TMPDIR is not set. The tests sync many thousand times: 56 tests of SQLite's
+    contract took 25 s on a disk, and 11 s in memory, under load. tests/power proves from system calls that acknowledged
+    data is on the disk, wherever the files are.
     """
     config.pluginmanager.register(Tiers(), "tiers")
     memory = Path("/dev/shm")
@@ -234,12 +247,12 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     config.add_cleanup(stack.close)
     openings: tuple[AbstractContextManager[Server], ...] = (servers.postgres(), servers.redis())
     for name, opening in zip(("PostgreSQL", "Redis"), openings, strict=True):
-        with suppress(servers.NoServer):  # the tests that need it say so
+        with suppress(servers.NoServer):  # the tests that need it report that
             stack.enter_context(handed_on(name, stack.enter_context(opening).url))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly which servers were missing, and how many tests were skipped for that."""
+    """Print a prominent list of missing servers, with the number of skipped tests."""
     reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())]
     missing = Counter(reason.partition(servers.NOT_TESTED)[2] for reason in reasons if servers.NOT_TESTED in reason)
     for what, count in missing.items():

@@ -1,4 +1,4 @@
-"""Every public operation that reads or writes a store has both faces: one that blocks, and one to be awaited."""
+"""Every public operation on a store has two faces: a blocking and an async one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_NAMES = 56
 OTHER_NAMES = {"wait": "await_decided"}
 """`await` is Python's own word."""
 AS_A_LIST = {"index", "count"}
-"""Of `Sequence`: they belong to indexing and iterating, which block."""
+"""Methods of `Sequence`: they belong to indexing and iterating, which block."""
 OPENERS = {"from_conn_string"}
 
 
@@ -33,7 +33,7 @@ def look(place: str) -> str:
     return place
 
 
-# All operations with one face, and how each is called: none of them asks a store.
+# All operations with one face, and how each is called: none of them accesses a store.
 ONE_FACE: Mapping[str, Mapping[str, Callable[[Any], object]]] = {
     "saver": {
         **{
@@ -73,7 +73,7 @@ ONE_FACE: Mapping[str, Mapping[str, Callable[[Any], object]]] = {
 
 
 class Refusing:
-    """A driver of a store that must not be asked."""
+    """A driver of a store that must not be accessed."""
 
     def send(self, request: Any) -> Any:
         raise AssertionError(request)
@@ -99,7 +99,7 @@ def names_of(cls: type) -> set[str]:
 def without_io(cls: type) -> set[str]:
     found = set(ONE_FACE.get("saver" if issubclass(cls, KeelSaver) else cls.__name__, ()))
     found |= set(ONE_FACE["component"]) if issubclass(cls, Component) else set()
-    # What a moment shows was read already.
+    # A moment's data was read already.
     return found | {"config", "id", "namespace", "thread_id"} if cls is Moment else found
 
 
@@ -117,7 +117,7 @@ def test_every_operation_that_asks_a_store_has_both_faces(cls: type) -> None:
     for name in blocking:
         one, other = getattr(cls, name), getattr(cls, OTHER_NAMES.get(name, f"a{name}"))
         given = list(inspect.signature(other).parameters)
-        if not isinstance(one, property) and name != "timeline":  # `atimeline` says how much is read at once
+        if not isinstance(one, property) and name != "timeline":  # `atimeline` reports how much is read at once
             assert given == list(inspect.signature(one).parameters), name
 
 

@@ -1,11 +1,11 @@
-"""Every page of the repository: its programs run, its commands exist, its links lead somewhere.
+"""Check every page of the repository: its programs run, its commands and links exist.
 
-* A `python` block is run, in the order of the page, all blocks of a page as one program in an empty directory.
-* A `bash` block is run at its place: `keel` in this process, anything else by bash. What a block of `text` right below
-  shows is what bash has printed.
-* What is only shown is fenced as `text` or `console` (or `mermaid`); the `keel` commands in it must exist.
+* The `python` blocks of a page run in order, as one program in an empty directory.
+* A `bash` block runs at its place: `keel` in this process, anything else in bash. A block of `text` directly below it
+  must equal the output.
+* Blocks that are only shown are fenced as `text` or `console` (or `mermaid`); the `keel` commands in them must exist.
 
-`python tests/write.py commands` writes the reference of the commands in `langgraph_keel/cli/README.md` anew.
+`python tests/write.py commands` updates the reference of the commands in `langgraph_keel/cli/README.md`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RUN, SHOWN = ("python", "bash", "sql"), ("text", "console", "mermaid", "json", "
 
 
 class Block(NamedTuple):
-    """A fenced block: its language, the line it begins at, its text, and what stands right below it as its output."""
+    """A fenced block: its language, its first line, its text, and the output below it."""
 
     language: str
     line: int
@@ -66,7 +66,10 @@ def prose_of(page: Path) -> str:
 
 
 def is_ours_to_run(block: Block) -> bool:
-    """Tell whether a block is run here: what installs Keel is run by CI, on a clean clone."""
+    """Return whether a block runs here.
+
+    CI runs the installation of Keel, on a clean clone.
+    """
     return block.language in RUN and "pip install" not in block.text
 
 
@@ -80,13 +83,13 @@ SERVERS = {
     "redis+cluster://localhost:7000": "redis_cluster_url",
     "redis://localhost:6379/0": "redis_url",
 }
-"""The servers of the pages, and the fixtures that take their place. Keys of Redis begin with what `PREFIX` names."""
+"""The servers of the pages, and their fixtures. Keys of Redis begin with `PREFIX`."""
 PREFIX = 'prefix="agents"'
 
 
 @pytest.fixture
 def own(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Return a function that puts the servers of the tests into a text; none is started that it does not name."""
+    """Return a function that puts the tests' servers into a text, starting only these."""
 
     def swapped(text: str) -> str:
         for shown, fixture in SERVERS.items():
@@ -103,7 +106,7 @@ def own(request: pytest.FixtureRequest) -> Callable[[str], str]:
 def test_a_page_runs(page: Path, own: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KEEL_URL", raising=False)
-    # A module of its own: classes that a page defines are found by its name.
+    # A separate module, because classes that a page defines are found by its name.
     program = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", program)
     for block in filter(is_ours_to_run, blocks_of(page)):
@@ -122,13 +125,13 @@ def test_a_page_runs(page: Path, own: Callable[[str], str], tmp_path: Path, monk
 
 
 def is_keel(text: str) -> bool:
-    """Tell whether a block holds nothing but calls of `keel`, and its URL."""
+    """Return whether a block contains only calls of `keel`, and its URL."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return all(line.startswith(("keel ", "export KEEL_URL=")) for line in lines)
 
 
 def run_keel(text: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run each line in this process: a process for each would take a second and a half."""
+    """Run each line in this process: a new process takes 1.5 seconds."""
     for line in text.splitlines():
         words = shlex.split(line, comments=True)
         if not words:
@@ -199,7 +202,7 @@ def test_the_quick_start_runs_on_another_backend_by_one_line(
     program = "\n".join(block.text for block in blocks_of(README) if block.language == "python")
     program = program.replace(LINES["SQLite"], line).replace("SqliteSaver", name)
     assert program.count(line) == 3
-    # Threads of its own on the shared server, and gone afterwards.
+    # Separate threads on the shared server, deleted afterwards.
     threads = {"ada": redis_prefix, "trip": f"{redis_prefix} trip"}
     for shown, own_name in threads.items():
         program = program.replace(f'"{shown}"', repr(own_name))
@@ -239,7 +242,7 @@ def calls_in(page: Path) -> Iterator[str]:
 
 
 def wrong_with(call: str) -> str:
-    """Return what is wrong with a call of `keel`; nothing if it could be made."""
+    """Return the problem of a call of `keel`, or nothing if it is valid."""
     words = [word.strip("[]") for word in re.sub(r"[<>]|--tenant (acme|\"\$name\")", "", call).split()[1:]]
     if words[0].startswith("--"):
         return "" if words[0] in ("--version", "--help", "--install-completion", "--tenant") else "no such option"
@@ -314,7 +317,7 @@ def test_every_page_is_linked_from_another_one() -> None:
     assert [name_of(page) for page in PAGES if page != README and page not in targets] == []
 
 
-# ---- what is to be found in them
+# ---- their content
 
 
 def test_every_public_name_is_on_a_page() -> None:

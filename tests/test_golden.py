@@ -1,4 +1,4 @@
-"""Stores that former versions have written are read as these read them, and go on: no change may lose what is stored.
+"""Stores of earlier versions are read as before, and can be used further.
 
 A difference here is a broken format. From 0.1.0 on, no store is written again to make a test pass; see `golden`.
 """
@@ -27,7 +27,7 @@ Store = tuple[str, Place]
 
 @pytest.fixture(params=[f"{version}-{kind}" for version in VERSIONS for kind in KINDS])
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """A store of a former version: which one, and a copy of it of the test's own."""
+    """The name of an earlier version's store, and a copy of it."""
     version, kind = request.param.split("-")
     given: dict[str, Any] = {}
     if kind in ("postgres", "redis"):
@@ -39,7 +39,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.fixture(autouse=True)
 def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Timelines show the time of where they are shown."""
+    """Use UTC: timelines show local times."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield
@@ -48,12 +48,15 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def as_stored(form: Any) -> Any:
-    """As it looks after it was kept as JSON."""
+    """Return a form as it is after a round trip through JSON."""
     return json.loads(json.dumps(form))
 
 
 def differences(old: Any, new: Any, where: str = "", *, may_know_more: bool = False) -> Iterator[str]:
-    """Where two forms differ, for a message that can be read; it may be that the new one has more fields."""
+    """Yield readable differences between two forms.
+
+    If `may_know_more`, the new one may have more fields.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old if may_know_more else dict.fromkeys([*old, *new]):
             was, now = old.get(key, "nothing"), new.get(key, "nothing")
@@ -127,11 +130,11 @@ def test_values_of_keels_own_classes_are_those_of_today(golden: Store) -> None:
     assert kept.by == "ann"
 
 
-# -- going on ---------------------------------------------------------------------------------------------------------
+# -- further use ------------------------------------------------------------------------------------------------------
 
 
 def by(face: str, saver: KeelSaver) -> Callable[..., Any]:
-    """Call a graph, or a method of what `saver` shows, by a face."""
+    """Call a graph, or a method of a saver's interface, by a face."""
 
     def call(holder: Any, name: str, *args: Any, **options: Any) -> Any:
         if face == "sync":
@@ -164,7 +167,7 @@ def test_threads_go_on(golden: Store, face: str) -> None:
 @pytest.mark.parametrize("face", ["sync", "async"])
 def test_what_waits_is_decided(golden: Store, face: str) -> None:
     with golden[1].open() as saver:
-        runs_of(saver).timer = lambda: 30 * time.monotonic()  # the lease of a run that is long dead is watched for
+        runs_of(saver).timer = lambda: 30 * time.monotonic()  # speeds up the wait for a dead run's lease
         call, inbox = by(face, saver), saver.approvals
         call(inbox, "reject", story.request_of(saver, "waits").id, by="bob", reason="too late")
         call(inbox, "approve", story.request_of(saver, "claimed").id, by="bob")

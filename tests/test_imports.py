@@ -1,4 +1,7 @@
-"""What is imported when (CONTRIBUTING.md): nothing before it is used, and nothing while a graph runs."""
+"""Modules are imported at their first use, and none while a graph runs.
+
+See CONTRIBUTING.md.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ COMMAND = "from langgraph_keel.cli import app; app(sys.argv[1:], standalone_mode
 
 
 def imported(code: str, *arguments: str) -> set[str]:
-    """The modules that a new process has imported in the end."""
+    """Return the modules that a new process has imported at its end."""
     done = subprocess.run(
         [sys.executable, "-c", REPORTED.format(code), *arguments], capture_output=True, text=True, check=False
     )
@@ -128,7 +131,10 @@ saver.close()
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["", "agent.db"], ids=["memory", "sqlite"])
 def test_nothing_is_imported_while_a_graph_runs(path: str, tmp_path: Path) -> None:
-    """It would keep the loop waiting. And a saver that is made before all else hears of the first run."""
+    """An import would block the loop.
+
+    A saver that is created first must also see the first run.
+    """
     where = os.fspath(tmp_path / path) if path else ""
     done = subprocess.run([sys.executable, "-c", RUN, where], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

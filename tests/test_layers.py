@@ -1,4 +1,7 @@
-"""Rooms import downwards only, there is no circle, and only drivers know a client library (CONTRIBUTING.md)."""
+"""Rooms import only lower ones, without cycles; only drivers import clients.
+
+See CONTRIBUTING.md.
+"""
 
 from __future__ import annotations
 
@@ -32,22 +35,22 @@ FLOORS = (
     {"__main__"},
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-# Rooms on one floor that may know each other: a replay answers with what the ledger of tools says, and what is shown of
-# a stored value may be its placeholder. A decision asks which run has the thread, and a run that ends closes questions.
-# `keel web` serves the page.
+# Rooms on one level that may import each other. A replay answers from the ledger of tools, and a placeholder may
+# represent a stored value in views. A decision finds the run that holds the thread, and the end of a run closes
+# questions. `keel web` serves the page.
 NEIGHBOURS = {("provenance", "tools"), ("display", "engine"), ("approvals", "runs"), ("runs", "approvals")}
 NEIGHBOURS |= {("cli", "web")}
 
 PRIVATE = "_langgraph"
-"""The only module that knows what LangGraph and LangChain keep private."""
+"""The only module that uses private names of LangGraph and LangChain."""
 HIDDEN = {
     "langchain_core.runnables.config.var_child_runnable_config",
     "langchain_core.tracers.context.register_configure_hook",
     *(f"langgraph.checkpoint.serde.types.{name}" for name in ("ERROR", "INTERRUPT", "RESUME", "SCHEDULED", "TASKS")),
 }
-"""Names that are private, or in no reference, without a `_`."""
+"""Names without `_` that are private, or in no reference."""
 RESERVED = re.compile(r"__pregel|branch:|join:|(langgraph|langchain)[\w.]*\._|langgraph_(?!keel)\w+$")
-"""How LangGraph's own keys, channels and private names begin."""
+"""The beginnings of LangGraph's own keys, channels and private names."""
 
 CLIENTS = {"obstore", "sqlite3", "redis", "psycopg", "psycopg_pool"}
 FORMATS = {"ormsgpack", "xxhash", "zstandard", "langchain_core", "langgraph", "pydantic", "typing_extensions"}
@@ -67,7 +70,7 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def imported(path: Path) -> frozenset[str]:
-    """The dotted names that a module imports, also inside functions and for types only."""
+    """Return the dotted names that a module imports, also in functions and for types."""
     names = set()
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
@@ -79,7 +82,7 @@ def imported(path: Path) -> frozenset[str]:
 
 
 def modules_of_ours(path: Path) -> Iterator[str]:
-    """The modules of this package that a module imports."""
+    """Return the modules of this package that a module imports."""
     for name in imported(path):
         root, _, rest = name.partition(".")
         while root == "langgraph_keel" and rest not in MODULES:
@@ -130,11 +133,10 @@ def test_only_drivers_know_a_client() -> None:
 def test_the_engine_does_no_io(path: Path) -> None:
     roots = roots_of(path)
     assert roots <= set(sys.stdlib_module_names) | FORMATS | {"langgraph_keel"}
-    # Leases renew what is held, in a thread, and say who this process is; schemas measure how long they look.
+    # Leases are renewed in a thread and identify this process; schemas measure their own time.
     if path.stem not in ("leases", "schemas"):
         assert not roots & {"socket", "sqlite3", "subprocess", "time", "random", "tempfile"}
-        # A loop that carries out a plan asks whether its task was cancelled; errands that block have a thread of their
-        # own.
+        # A loop that runs a plan checks whether its task was cancelled; errands that block have their own thread.
         assert "asyncio" not in roots or path.stem in ("plan", "errands")
 
 
@@ -145,7 +147,7 @@ def is_private(name: str) -> bool:
 
 
 def texts_of(tree: ast.AST) -> Iterator[str]:
-    """The literals of a module, without docstrings and other texts that stand alone."""
+    """Return the literals of a module, without docstrings and other bare texts."""
     alone = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in alone:
@@ -153,7 +155,7 @@ def texts_of(tree: ast.AST) -> Iterator[str]:
 
 
 def reserved() -> frozenset[str]:
-    """What LangGraph reserves, of what Keel knows; separators are too short to tell."""
+    """Return the names that LangGraph reserves and Keel uses, except short separators."""
     from langgraph_keel import _langgraph
 
     held = {value for name, value in vars(_langgraph).items() if name.isupper() and isinstance(value, str)}
@@ -196,8 +198,8 @@ CELL_VERBS = {"swap_cell", "swap_cells", "read_cells", "list_cells", "find_cells
 
 
 def test_features_reach_cells_through_their_door() -> None:
-    """`engine.tables.Cells`: what decodes a cell, pages a shelf, and tries a swap again stands there, once."""
-    # Stores around stores stand below the door, and a copy of a store takes cells as they are, of kinds nobody knows.
+    """Only `engine.tables.Cells` decodes cells, pages shelves, and retries swaps."""
+    # Wrapping stores are below that class, and a copy of a store copies cells of unknown kinds unchanged.
     stores = ("engine", "backends", "testing", "keys", "blobs", "moving")
     features = [path for name, path in MODULES.items() if room_of(name) not in stores]
     nodes = ((path, node) for path in features for node in ast.walk(tree_of(path)))
@@ -206,7 +208,7 @@ def test_features_reach_cells_through_their_door() -> None:
 
 
 OPEN = {"_exit", "_replace", "_make", "_fields", "_name_", "_value_", "_member_map_"}
-"""Public names of the standard library that begin with `_`; so do those by which notebooks ask (`_repr_html_`)."""
+"""Public names of the standard library that begin with `_`; those of notebooks do too (`_repr_html_`)."""
 THEIRS = {
     "_writer": "redis-py has no way to close an asynchronous connection whose loop is dead",
     "_reader": "redis-py has no way to close an asynchronous connection whose loop is dead",
@@ -216,11 +218,14 @@ THEIRS = {
     "_getframe": "the standard library's way to find who has called",
     "_run": "LangChain's tools are told to override it, so a stand-in has to call it",
 }
-"""Private names of other libraries in the package, and why."""
+"""Private names of other libraries in the package, and the reasons."""
 
 
 def private_names(path: Path) -> Iterator[tuple[int, str]]:
-    """The private names of other objects that a module reaches for, but for those that a class of its own defines."""
+    """Yield the private names of other objects that a module uses.
+
+    Names that a class of the module defines are omitted.
+    """
     tree = tree_of(path)
     own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     reached = []

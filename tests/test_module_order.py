@@ -1,4 +1,7 @@
-"""A module has one docstring, then constants and its logger, then functions and classes (CONTRIBUTING.md)."""
+"""A module has a docstring, then constants and its logger, then code.
+
+See CONTRIBUTING.md.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ def is_text(node: ast.stmt) -> bool:
 
 
 def misplaced(tree: ast.Module) -> Iterator[int]:
-    """The lines of further docstrings, and of constants after code that are not made of it."""
+    """Return the lines of further docstrings and of misplaced constants.
+
+    A constant may follow the code on which it depends.
+    """
     defined = set[str]()
     for before, node in zip([None, *tree.body], tree.body, strict=False):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

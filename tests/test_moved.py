@@ -1,4 +1,7 @@
-"""Classes of Keel's own in a state: a public one is stored under the name of the package, wherever it stands in it."""
+"""Public classes of Keel in a state are stored under the package's name.
+
+The name does not depend on the module that defines the class.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def test_a_public_name_is_the_packages_own(name: str) -> None:
     assert named.__qualname__ == name
     assert vars(langgraph_keel)[name] is named
     assert pickle.loads(pickle.dumps(named)) is named
-    typing.get_type_hints(named)  # as frameworks do: in the module that the class says it is from
+    typing.get_type_hints(named)  # as frameworks do: in the module that the class names
 
 
 def test_every_public_data_class_may_stand_in_a_state() -> None:

@@ -1,6 +1,6 @@
-"""Each notebook runs in a fresh kernel, makes good its claims, and shows what it showed when it was saved.
+"""Each notebook runs in a fresh kernel, and shows its saved output.
 
-`python tests/write.py notebooks` runs them all, and saves what they show.
+`python tests/write.py notebooks` runs them all, and saves their outputs.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ CHANGING = [
     (r"(?<![0-9a-f-])[0-9a-f]{8}(?![\w-])", "x" * 8),
     (r"(?<![\d.,])\d[\d.,]* k?B\b", "… kB"),
     (r"(?<![\d.,])\d[\d.,]* bytes\b", "… bytes"),
-    (r"[▁▂▃▄▅▆▇█]{2,}", "▂▃▅▇"),  # how large the state was, step by step
-    (r" *(?<![\d.,])\d[\d.,]* m?s\b", "… ms"),  # also where a colour stands before it
+    (r"[▁▂▃▄▅▆▇█]{2,}", "▂▃▅▇"),  # the size of the state, step by step
+    (r" *(?<![\d.,])\d[\d.,]* m?s\b", "… ms"),  # also after a colour
 ]
-"""What is another each time, and what is compared instead."""
+"""Patterns of values that differ in each run, and their replacements."""
 PATH = re.compile(r"(?<![\w.:/])/(?!messages/)(?:[\w.-]+/)+|\b[A-Z]:\\\\?\w")
-"""A path from the root of somebody's disk; `/messages/3` is one in a JSON Patch."""
+"""An absolute path of a machine's disk; `/messages/3` is one in a JSON Patch."""
 
 
 def run(notebook: Any, **env: str) -> None:
-    """Run a notebook in a fresh kernel, in an empty directory, with nobody's profile.
+    """Run a notebook in a fresh kernel, in an empty directory, without a profile.
 
     Args:
-        notebook: What to run; its outputs are replaced.
-        env: What else is in its environment.
+        notebook: The notebook, whose outputs are replaced.
+        env: Additional environment variables.
 
     Raises:
-        CellExecutionError: A cell has failed, whatever tags it has.
+        CellExecutionError: If a cell has failed, whatever tags it has.
     """
     with tempfile.TemporaryDirectory() as directory:
         own = {name: f"{directory}/{name}" for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR")}
@@ -75,11 +75,11 @@ def code_cells(notebook: Any) -> list[Any]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-# -- what a notebook shows ---------------------------------------------------------------------------------------------
+# -- outputs of a notebook ---------------------------------------------------------------------------------------------
 
 
 def settled(text: str) -> str:
-    """The text without what is another each time; tables keep their shape."""
+    """Replace values that differ in each run; tables keep their shape."""
     for pattern, instead in CHANGING:
         text = re.sub(pattern, partial(fitted, instead), text)
     return text
@@ -90,7 +90,7 @@ def fitted(instead: str, match: re.Match[str]) -> str:
 
 
 def settled_copy(notebook: Any) -> Any:
-    """A notebook with settled outputs, those in pictures and in tables of HTML too."""
+    """Return a notebook with settled outputs, pictures and HTML tables included."""
     notebook = deepcopy(notebook)
     for output in (output for cell in code_cells(notebook) for output in cell.outputs):
         if output.output_type == "stream":
@@ -101,25 +101,25 @@ def settled_copy(notebook: Any) -> Any:
 
 
 def shown(notebook: Any) -> dict[str, Any]:
-    """What each cell shows, settled."""
+    """Return the settled outputs of each cell."""
     cells = code_cells(settled_copy(notebook))
     return {cell.id: [cell.execution_count, *map(content, cell.outputs)] for cell in cells}
 
 
 def content(output: Any) -> dict[str, list[str]]:
-    """An output by its types; see `lines`."""
+    """Return an output by its types; see `lines`."""
     found = {output.name: output.text} if output.output_type == "stream" else output.data
     return {kind: lines(text) for kind, text in found.items()}
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a text, in no order: tools that start at the same time are listed in any.
+    """Return the lines of a text, sorted: parallel tools are listed in any order.
 
-    A column of a table is as wide as the longest time in it, so spaces and rules are of any length. A picture of sizes
-    is as high as they are, so numbers in it are of any size; so are megabytes, since ids are compressed with the rest.
+    A column of a table is as wide as its longest time, so spaces and rules vary in length. A picture of sizes scales
+    with them, so its numbers vary; so do megabytes, since ids are compressed with the rest.
     """
     text = re.sub(r"\d[\d.]*", "0", text) if "<svg" in text else re.sub(r"\d[\d.]*(?= MB)", "0", text)
-    text = re.sub(r"(\x1b\[[\d;]*m) +", r"\1", text)  # where the longest time begins, no space stands after a colour
+    text = re.sub(r"(\x1b\[[\d;]*m) +", r"\1", text)  # before the longest time, no space follows a colour
     return sorted(re.sub(r"([ ─])\1+", r"\1", line).strip() for line in text.splitlines())
 
 
@@ -167,11 +167,11 @@ def test_no_cell_shows_an_error_that_is_none() -> None:
 
 
 def save() -> None:
-    """Run all notebooks, and save what they show where that is something else, but for times, ids and sizes."""
+    """Run all notebooks, and save outputs that differ in more than times, ids, sizes."""
     for path in NOTEBOOKS:
         saved, notebook = read(path), read(path)
         with servers.postgres(own=True) as server:
             run(notebook, **{POSTGRES: server.url})
         if shown(notebook) != shown(saved):
-            notebook.metadata = saved.metadata  # as it was: the kernel notes the version of Python
+            notebook.metadata = saved.metadata  # unchanged: the kernel records the version of Python
             nbformat.write(notebook, path)  # type: ignore[no-untyped-call]

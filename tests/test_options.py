@@ -1,4 +1,4 @@
-"""The options of savers are typed once: mypy and editors know them wherever a saver is made.
+"""The options of savers are typed once; type checkers know them everywhere.
 
 mypy checks this file with `warn_unused_ignores`: each `type: ignore` below is an error that it must find.
 """
@@ -31,7 +31,7 @@ from langgraph_keel.options import FileOptions, PostgresOptions, RedisOptions, S
 
 
 def options_are_checked(path: Path) -> None:
-    """Nobody calls this: it is for mypy."""
+    """Never called: it is for mypy."""
     assert_type(SqliteSaver(path, on_drift="raise", keep_last=3), SqliteSaver)
     SqliteSaver(path, on_drift="panic")  # type: ignore[arg-type]
     SqliteSaver(path, on_drfit="raise")  # type: ignore[call-arg]

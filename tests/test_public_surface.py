@@ -1,6 +1,7 @@
-"""What programs and scripts can rely on is as it was, wherever it stands in the package: see `public_surface.json`.
+"""Interfaces that programs rely on are unchanged: see `public_surface.json`.
 
-A change that is meant is written down by `python tests/write.py surface`, and read in the diff.
+It does not matter where the package defines them. `python tests/write.py surface` records an intended change, which is
+reviewed in the diff.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ def written(surface: dict[str, Any]) -> str:
     return json.dumps(surface, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
-# One test, for the surface takes 20 seconds to make, and xdist would spread several over processes that each make it.
+# A single test, since the surface takes 20 seconds, and xdist would compute it once per process for several tests.
 def test_the_public_surface_is_as_it_was(tmp_path: Path) -> None:
     was, now = json.loads(SNAPSHOT.read_text("utf-8")), json.loads(written(made(tmp_path)))
     found = list(differences(was, now, "surface"))
     assert found == [], "\n".join(found)
-    # Every command that prints JSON was asked.
+    # Every command that prints JSON was run.
     for path, command in COMMANDS.items():
         if any("--json" in parameter.opts for parameter in command.params):
             assert any(name == path or name.startswith((f"{path} ", f"{path},")) for name in now["json"]), path

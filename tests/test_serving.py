@@ -1,4 +1,7 @@
-"""LangGraph's API server with Keel's checkpointer and store: the real one, in memory but for these, and its client."""
+"""LangGraph's real API server and client, with Keel's checkpointer and store.
+
+The rest of the server's data is in memory.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,16 @@ SETTINGS = {
 
 @pytest.fixture
 def served(place: Place) -> Place:
-    """A store that a URL alone names: in Redis, another database than that of the other tests."""
+    """A store that a URL alone names.
+
+    In Redis, it is another database than that of the other tests.
+    """
     return place if place.kind != "redis" else Place("redis", urlsplit(place.url)._replace(path="/9").geturl())
 
 
 @pytest.fixture
 def server(served: Place) -> Iterator[Launched]:
-    """`langgraph dev` on a store, not started yet. It asks for no licence, and for no network."""
+    """`langgraph dev` on a store, not started yet. It needs no licence and no network."""
     environment = (
         f"KEEL_URL={served.url}",
         "KEEL_TYPES=support.served_graph",
@@ -63,7 +69,10 @@ def server(served: Place) -> Iterator[Launched]:
 
 @contextmanager
 def client_of(server: Launched, thread_id: str) -> Iterator[SyncLangGraphClient]:
-    """A client of a server that knows the thread: a server in memory forgets its own table when it is killed."""
+    """Return a client of a server that knows the thread.
+
+    A server in memory forgets its own table when it is killed.
+    """
     with get_sync_client(url=f"http://127.0.0.1:{server.port}") as client:
         client.threads.create(thread_id=thread_id, graph_id="agent", if_exists="do_nothing")
         yield client
@@ -91,7 +100,7 @@ def test_the_api_server_goes_on_with_what_keel_has(server: Launched, served: Pla
             client.store.put_item(["people", "ada"], "seat", {"side": "window"})
         server.kill()
 
-        with served.open() as saver:  # a server in memory refuses to prune; its adapter reads what a prune leaves
+        with served.open() as saver:  # a server in memory refuses to prune; its adapter reads the pruned store
             saver.prune([thread_id])
             assert saver.store().get(("people", "ada"), "seat")
         server.start()

@@ -1,4 +1,4 @@
-"""Spans and metrics of what a saver stores, by OpenTelemetry, exported to memory."""
+"""Spans and metrics of a saver's operations, collected with OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Telemetry:
         return [span for span in self.spans.get_finished_spans() if span.name.startswith("keel.")]
 
     def metrics(self) -> dict[str, dict[tuple[Any, ...], Any]]:
-        """The points of each metric: the sorted values of the attributes, and the value or count."""
+        """Return the points of each metric: sorted attribute values, and value or count."""
         data: Any = self.reader.get_metrics_data()
         found = [metric for each in data.resource_metrics for scope in each.scope_metrics for metric in scope.metrics]
         return {
@@ -89,7 +89,7 @@ def agent(telemetry: Telemetry, saver: KeelSaver) -> Any:
 
 @FACES
 async def test_spans_of_an_agent_are_nested(place: Place, telemetry: Telemetry, face: str) -> None:
-    """Under the run, also those of tools that run side by side; those of a subgraph under the span of its caller."""
+    """Spans are nested in the run's, also those of parallel tools and subgraphs."""
     with place.open(extra_hooks=[telemetry.hook()]) as saver:
         config: RunnableConfig = {"configurable": {"thread_id": "secret thread"}}
         graph = agent(telemetry, saver)
@@ -111,7 +111,7 @@ async def test_spans_of_an_agent_are_nested(place: Place, telemetry: Telemetry, 
     for span in telemetry.ours():
         assert span.end_time >= span.start_time
         assert span.attributes["keel.backend"] == place.kind
-        assert span.attributes["keel.bytes"] > 0 or span.name == "keel.get_tuple"  # what is known is not read again
+        assert span.attributes["keel.bytes"] > 0 or span.name == "keel.get_tuple"  # known data is not read again
         assert span.attributes["keel.conflict"] is False
         assert "secret" not in span.to_json()
     puts = sum(span.name == "keel.put" for span in telemetry.ours())

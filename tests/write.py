@@ -1,14 +1,14 @@
-"""Write anew what is made from the code: `python tests/write.py` with one of these words.
+"""Update files that are generated from the code: `python tests/write.py` with one of these words.
 
     commands            the reference of the commands, in langgraph_keel/cli/README.md
-    situations          the table of what is said of a thread, in langgraph_keel/README.md
-    surface             tests/public_surface.json: what programs and scripts rely on
-    notebooks           runs the notebooks, and saves what they show
+    situations          the table of the statuses of a thread, in langgraph_keel/README.md
+    surface             tests/public_surface.json: the interfaces that programs and scripts rely on
+    notebooks           runs the notebooks, and saves their outputs
     golden v2           stores of every backend, as this version writes them (see CONTRIBUTING.md before)
-    catching [STORE]    prints which tests of the contract fail on each store that is wrong on purpose
-    suites [PACKAGE]    prints which tests of LangGraph's packages, and of those upon it, fail with Keel's savers only
+    catching [STORE]    prints the tests of the contract that fail on each store that is broken on purpose
+    suites [PACKAGE]    prints the tests of LangGraph's and dependent packages that fail with Keel's savers only
 
-With `--check`, `commands`, `situations` and `surface` write nothing, and say with the exit status whether they would.
+With `--check`, `commands`, `situations` and `surface` write nothing; the exit status reports whether they would.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def write(path: Path, text: str, *, only_check: bool) -> None:
 
 
 def main(what: str, *words: str, only_check: bool) -> None:
-    """Imports are here: they need the paths below, and servers only where somebody asks for these."""
+    """The imports are here: they need the paths below, and some of them start servers."""
     if what == "commands":
         import test_docs
 

@@ -16,11 +16,14 @@ from langgraph_keel.errors import InvalidInput, KeelError
 
 _DESTRUCTIVE = ("delete", "erase", "prune", "reclaim")
 """Commands that are never suggested for a misspelling."""
-_UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy that newer Typers bring
+_UsageError: Any = typer.BadParameter.__base__  # click's class, or that of the copy in newer versions of Typer
 
 
 class KeelGroup(TyperGroup):
-    """A command with commands below it: every `KeelError` is told in a line, or a JSON object; exit status 1 or 2."""
+    """A group of commands that reports a `KeelError` in one line or as JSON.
+
+    The exit status is 2 for `InvalidInput`, and 1 for other errors.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
@@ -33,18 +36,18 @@ class KeelGroup(TyperGroup):
             report_error(error, as_json=wants_json(ctx))
             raise typer.Exit(2 if isinstance(error, InvalidInput) else 1) from None
         except KeyboardInterrupt:
-            raise typer.Exit(130) from None  # as shells have it; older Typers leave with 1
+            raise typer.Exit(130) from None  # as shells do; older versions of Typer exit with 1
         except _UsageError as error:
-            error.message = error.message.removeprefix("Value error, ")  # Pydantic's, by which new Typers read choices
+            error.message = error.message.removeprefix("Value error, ")  # from Pydantic, in new Typers
             if option := getattr(error, "option_name", None):
-                # Not those that have only the dashes in common.
+                # Compared without dashes, which all options have in common.
                 names = {each.lstrip("-"): each for each in getattr(error, "possibilities", None) or ()}
                 error.possibilities = [names[name] for name in get_close_matches(option.lstrip("-"), names)]
             raise
 
 
 class TopGroup(KeelGroup):
-    """The top command. It lists all commands, and imports the one that is called."""
+    """The top-level group, which imports only the command that is called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**{**attributes, "suggest_commands": False})
@@ -54,16 +57,16 @@ class TopGroup(KeelGroup):
                 self.add_command(TyperCommand(name, help=summary, rich_help_panel=panel))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options before the command; of one that is none, say where it may belong."""
+        """Parse the options before the command; explain a misplaced one."""
         try:
             return super().parse_args(ctx, args)
         except _UsageError as error:
             if getattr(error, "option_name", None):
-                error.message += " before the command; those of a command come after it: keel threads --url URL"
+                error.message += " before the command; a command's own options come after it: keel threads --url URL"
             raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is called, its name, and what is left of the words."""
+        """Return the name of the called command, the command, and the other words."""
         try:
             name, _, rest = super().resolve_command(ctx, args)
         except _UsageError as error:
@@ -94,20 +97,20 @@ def _print_version(wanted: bool) -> None:
 
 
 Version = Annotated[
-    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
 ]
 Tenant = Annotated[
     str | None,
-    typer.Option("--tenant", envvar="KEEL_TENANT", metavar="NAME", help="Only what this tenant has in the store."),
+    typer.Option("--tenant", envvar="KEEL_TENANT", metavar="NAME", help="Use only this tenant's data."),
 ]
 
 
 @app.callback()
 def keel(show_version: Version = False, tenant: Tenant = None) -> None:
-    """Look into the threads that LangGraph agents keep in Keel.
+    """Inspect and manage the threads that LangGraph agents store with Keel.
 
-    New here? `keel demo` kills an agent at work and resumes it, in a few seconds. `keel threads` lists what is in
-    agent.db; --url, or KEEL_URL, names another store.
+    New here? `keel demo` kills an agent mid-run and resumes it, in a few seconds. `keel threads` lists the threads in
+    agent.db; use --url, or set KEEL_URL, for another store.
     """
     TENANT.set(tenant)
 
@@ -115,10 +118,9 @@ def keel(show_version: Version = False, tenant: Tenant = None) -> None:
 def main() -> None:
     """Run `keel`; the console entry point."""
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot print a character gets its escape, not a traceback.
+        # Characters that the terminal cannot print are escaped, instead of raising an error.
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
-    # Modules are no garbage. To look for some among them, while they are imported and at the end, took a quarter of the
-    # time of `keel threads`.
+    # Garbage collection while modules are imported, and at exit, took a quarter of the time of `keel threads`.
     gc.set_threshold(50_000)
     try:
         app()

@@ -1,4 +1,4 @@
-"""The commands that administer a store: `tenants`, `info`, `check`, `repair` for files, `schema` for tables."""
+"""The commands for stores: `tenants`, `info`, `check`, `repair`, `schema`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _STYLE = {"harmless": "dim", "repairable": "yellow", "decide": "bold magenta", "
 _MARK = {"harmless": "·", "repairable": "!", "decide": "?", "lost": "✗"}
 
 
-Act = Annotated[Literal["delete"] | None, typer.Argument(metavar="delete", help="Delete all that a tenant has.")]
+Act = Annotated[Literal["delete"] | None, typer.Argument(metavar="delete", help="Delete all data of a tenant.")]
 TenantName = Annotated[str | None, typer.Argument(metavar="NAME", help="The tenant to delete.")]
-TenantDryRun = Annotated[bool, typer.Option("--dry-run", help="Of a deletion: only say how much would go.")]
-WithUsage = Annotated[bool, typer.Option("--usage", help="Say what each has taken: threads, tokens, cost.")]
+TenantDryRun = Annotated[bool, typer.Option("--dry-run", help="With delete: only report how much would be deleted.")]
+WithUsage = Annotated[bool, typer.Option("--usage", help="Report the usage of each tenant: threads, tokens, cost.")]
 
 
 def tenants(
@@ -45,10 +45,10 @@ def tenants(
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """List the tenants that have something in a store.
+    """List the tenants that have data in a store.
 
-    `keel tenants delete NAME` deletes all that one has: threads, approvals and their audit trail, policies, its key.
-    Shows how much, and asks. Stop what runs for the tenant before. If it breaks off, delete again.
+    `keel tenants delete NAME` deletes all data of a tenant: threads, approvals and their audit trail, policies, its
+    key. It shows how much would be deleted, and asks. Stop the tenant's runs first. If it is interrupted, run it again.
 
     Example: `for name in $(keel tenants); do keel --tenant "$name" sweep; done`
     """
@@ -64,14 +64,16 @@ def tenants(
     elif taken:
         console().print(usage_table("tenant", taken))
     else:
-        print("\n".join(names) if names else "No tenant has anything here.", file=sys.stdout if names else sys.stderr)
+        print(
+            "\n".join(names) if names else "No tenant has data in this store.", file=sys.stdout if names else sys.stderr
+        )
 
 
 def _delete_tenant(name: str | None, url: str, *, dry_run: bool, yes: bool, json: bool) -> None:
     if not name:
-        raise InvalidInput("say which tenant: keel tenants delete NAME")
+        raise InvalidInput("name the tenant: keel tenants delete NAME")
     if not (yes or dry_run) and (json or not sys.stdin.isatty()):
-        raise InvalidInput("nothing was deleted: there is nobody to ask; look with --dry-run, then add --yes")
+        raise InvalidInput("nothing was deleted: confirmation is required. Look with --dry-run, then add --yes")
     if dry_run or not yes:
         with open_to_change(url) as saver, bar("Looking at threads", quiet=json) as tell:
             found: TenantReceipt = saver.tenants.delete(name, dry_run=True, on_progress=tell)
@@ -90,7 +92,7 @@ def _print_receipt(receipt: TenantReceipt, *, json: bool) -> None:
 
 
 def info(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Show what a store is and holds: backend, format, durability, size, threads, what waits.
+    """Show a store's backend, format, durability, size, threads and open requests.
 
     Example: `keel info --url sqlite:///agent.db`
     """
@@ -100,7 +102,7 @@ def info(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
         "backend": found.backend,
         "place": found.place,
         "format": "" if found.format is None else str(found.format),
-        "an acknowledged put is": found.durability,
+        "a completed write is": found.durability,
         "size": "" if found.size is None else format_size(found.size),
         "threads": f"{found.threads:,} with {count_of(found.checkpoints, 'checkpoint')}",
         "waiting for a person": count_of(found.waiting, "request"),
@@ -113,10 +115,10 @@ def info(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 
 
 def check(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Read all that is stored, and say what is not as it was written. Changes nothing.
+    """Read all stored data and report damage. Changes nothing.
 
-    Rows, checksums, indexes and counts; of files every line of each log, leftovers and conflicts of git. Programs may
-    write meanwhile. Leaves with status 1 if something is damaged, or is to be repaired or decided.
+    Checks rows, checksums, indexes and counts; in a store of files also every line of each log, leftovers and git
+    conflicts. Programs may write concurrently. Exit status 1 if something is damaged, or needs a repair or a decision.
 
     Example: `keel check --url sqlite:///agent.db`
     """
@@ -135,9 +137,9 @@ def check(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 
 
 def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
-    """Make the damaged logs of a store of files readable again, up to the damage.
+    """Make damaged logs of a store of files readable again, up to the damage.
 
-    Nothing is thrown away: what cannot be read is moved aside, and its new place is named.
+    Nothing is thrown away: unreadable data is moved aside, and its new path is printed.
 
     Example: `keel repair --url files:./threads --yes`
     """
@@ -147,19 +149,19 @@ def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
     if json or yes or all(each.kind != "repairable" for each in found):
         return
     if sys.stdin.isatty():
-        confirm("Repair what is marked with !?", "Nothing was changed.")
+        confirm("Repair the findings marked with !?", "Nothing was changed.")
         with open_repairable(url, read_only=False) as saver:
             console().print(page(list(saver.repair())), soft_wrap=True)
     else:
-        console().print(Text("Nothing was changed: --yes repairs what is marked with !", "bold"))
+        console().print(Text("Nothing was changed. --yes repairs the findings marked with !", "bold"))
 
 
 @contextmanager
 def open_repairable(url: str, *, read_only: bool) -> Iterator[Any]:
-    """Open a store that can be repaired: one of files, or of another package whose saver has `repair`."""
+    """Open a store that can be repaired, whose saver has `repair`."""
     with open_store(url, read_only=read_only) as saver:
         if not hasattr(saver, "repair"):
-            raise InvalidInput(f"only stores of files can be repaired: files:DIRECTORY, not {url.split(':')[0]}:")
+            raise InvalidInput(f"only a store of files (files:DIRECTORY) can be repaired, not {url.split(':')[0]}:")
         yield saver
 
 
@@ -170,7 +172,7 @@ def finding_json(finding: Any) -> dict[str, Any]:
 
 
 def page(found: Sequence[Any]) -> Text:
-    """Return the findings as text; some lines are commands to copy."""
+    """Return the findings as text. Some lines are commands to copy."""
     texts = [] if found else [Text("No damage found.", "green")]
     for finding in found:
         where = plain(finding.path) if finding.offset is None else f"{plain(finding.path)}, byte {finding.offset:,}"
@@ -185,17 +187,18 @@ def _indent(text: str) -> str:
 
 
 Print = Annotated[
-    bool, typer.Option("--print", help="Print the SQL and run nothing; no server is asked, but for --upgrade.")
+    bool, typer.Option("--print", help="Print the SQL and run nothing. Only --upgrade connects to the server.")
 ]
 Partitions = Annotated[
     int | None,
-    typer.Option(metavar="N", min=2, max=1024, help="PostgreSQL: divide the tables by a hash of the thread."),
+    typer.Option(metavar="N", min=2, max=1024, help="PostgreSQL: partition the tables by a hash of the thread id."),
 ]
 GrantTo = Annotated[
-    str | None, typer.Option(metavar="ROLE", help="PostgreSQL, with --print: let this role use the tables, too.")
+    str | None,
+    typer.Option(metavar="ROLE", help="PostgreSQL, with --print: also grant this role access to the tables."),
 ]
 Upgrade = Annotated[
-    bool, typer.Option("--upgrade", help="Carry a store of an older format over to this Keel's; with --print, say how.")
+    bool, typer.Option("--upgrade", help="Upgrade a store of an older format; with --print, only print the migrations.")
 ]
 
 
@@ -207,21 +210,23 @@ def schema(
     grant_to: GrantTo = None,
     json: AsJson = False,
 ) -> None:
-    """Create the tables of a store, or print the SQL that would.
+    """Create the tables of a store, or print the SQL that creates them.
 
-    `keel schema --upgrade` is for every store: a newer Keel may need another format than the one that is there.
+    `keel schema --upgrade` works on every store: a newer version of Keel may need a newer format.
 
     Example: `keel schema --url postgresql://localhost/agents --print | psql agents`
     """
     if upgrade:
         if partitions or grant_to:
-            raise InvalidInput("--upgrade goes with --print only: what is there keeps its partitions and its roles")
+            raise InvalidInput(
+                "--upgrade can be combined with --print only: existing tables keep their partitions and roles"
+            )
         _upgrade(url, only_print=only_print, json=json)
         return
     if partitions and not url.startswith("postgres"):
         raise InvalidInput("--partitions is for PostgreSQL")
     if grant_to and not only_print:
-        raise InvalidInput("--grant-to goes with --print: whoever owns the tables runs what it prints")
+        raise InvalidInput("--grant-to needs --print: the owner of the tables must run the printed SQL")
     options: dict[str, Any] = {"partitions": partitions} if partitions else {}
     with open_store(url, **options) as saver:
         if not saver.ddl:
@@ -237,11 +242,11 @@ def schema(
     elif only_print:
         print(ddl)
     else:
-        console().print("The tables are there.")
+        console().print("The tables exist.")
 
 
 def _upgrade(url: str, *, only_print: bool, json: bool) -> None:
-    # One migration is one answer of the server, which may take a day.
+    # The timeout applies to each answer of the server: a migration is one answer, and may take a day.
     options: dict[str, Any] = {"timeout": 86_400.0} if url.startswith("postgres") else {}
     with open_store(url, read_only=only_print, **options) as saver:
         due: list[str] = saver.migrations()
@@ -250,8 +255,8 @@ def _upgrade(url: str, *, only_print: bool, json: bool) -> None:
     if json:
         print_json({"ddl": "\n".join(due), "done": not only_print})
     elif not due:
-        console(stderr=True).print("The store has the format of this Keel: there is nothing to do.")
+        console(stderr=True).print("The store has the current format: there is nothing to do.")
     elif only_print:
         print("\n".join(due))
     else:
-        console().print(f"{count_of(len(due), 'migration')} done: the store has the format of this Keel.")
+        console().print(f"{count_of(len(due), 'migration')} done: the store has the current format.")

@@ -1,4 +1,4 @@
-"""The commands for approvals. A request is shown whole to the person who decides."""
+"""The commands for approvals. The reviewer sees a request in full before deciding."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ from langgraph_keel.history.render.diff import DiffPage
 _STYLE = {"waiting": "yellow", "claimed": "cyan", "approved": "green", "edited": "green", "answered": "green"}
 _STYLE |= {"rejected": "red", "expired": "red"}
 _ID = 14
-"""Fewest digits of an id that are shown; the first eight are those of its thread."""
+"""Minimum number of shown digits of an id; the first eight identify the thread."""
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 _LONGEST = 1_000_000_000
-"""Seconds that an option takes: some thirty years."""
+"""Maximum value of an option in seconds, about thirty years."""
 
 
 def request_json(request: ApprovalRequest) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def request_json(request: ApprovalRequest) -> dict[str, Any]:
 
 
 def requests_page(found: Sequence[ApprovalRequest], *, more: bool, full: bool) -> RenderableType:
-    """Return the table of `keel approvals`, the oldest first."""
+    """Return the table of `keel approvals`, oldest first."""
     ids = _ids_of(found)
     rows = []
     for request in found:
@@ -89,12 +89,12 @@ def requests_page(found: Sequence[ApprovalRequest], *, more: bool, full: bool) -
 
 
 def _ids_of(found: Iterable[ApprovalRequest]) -> Mapping[str, str]:
-    """Return the beginning of each id, of one length that tells these apart."""
+    """Return a unique prefix of each id; all have the same length."""
     return short_ids((request.id for request in found), _ID, from_start=True)
 
 
 def advice(found: Sequence[ApprovalRequest], url: str) -> Iterator[Text]:
-    """Yield how to decide: lines with commands."""
+    """Yield lines with the commands that show and decide a request."""
     first = next((request for request in found if request.status in OPEN), None)
     if first is None:
         return
@@ -131,7 +131,7 @@ def _status(request: ApprovalRequest) -> Text:
     if request.status == CLAIMED:
         text += f" by {one_line(request.claimed_by, 40)}"
     elif request.decision and request.decision.by not in ("", BY_EXPIRY):
-        # What is over says how it was decided: superseded although approved, if the facts have changed since.
+        # A closed request also shows its decision: an approved one is superseded if its facts have changed since.
         kind = f", {request.decision.kind}" if request.status in CLOSED else ""
         text += f"{kind} by {one_line(request.decision.by, 40)}"
     return Text(text, _STYLE.get(request.status, "dim"), overflow="fold")
@@ -163,8 +163,8 @@ def _span(seconds: float) -> str:
 
 
 def request_page(request: ApprovalRequest, decision: Decision | None = None) -> RenderableType:
-    """Return all of a request: the action, its facts and its history."""
-    who = f"{', '.join(map(plain, request.approvers)) or 'anybody'}: {', '.join(map(plain, request.allowed))}"
+    """Return a request in full: the action, its facts and its history."""
+    who = f"{', '.join(map(plain, request.approvers)) or 'anyone'}: {', '.join(map(plain, request.allowed))}"
     return Group(
         _heading(request),
         *_question(request),
@@ -179,15 +179,15 @@ def _heading(request: ApprovalRequest) -> Text:
     text += [f"owner {plain(request.owner)}"] if request.owner else []
     text += [f"question {request.part + 1} of {request.parts}"] if request.parts > 1 else []
     if expires := _expires(request):
-        then = "is rejected then" if request.on_expiry == "reject" else "waits on then"
-        text.append(f"expires {expires} ({local_time(str(request.expires_at))}), and {then}")
+        then = "then is rejected" if request.on_expiry == "reject" else "then keeps waiting"
+        text.append(f"expires {expires} ({local_time(str(request.expires_at))}), {then}")
     return Text.assemble(
         "approval ", (plain(request.id), "bold green"), "  ", _status(request), "\n", (" · ".join(text), "dim")
     )
 
 
 def _question(request: ApprovalRequest) -> Iterator[RenderableType]:
-    """Yield the question. Nothing is cut."""
+    """Yield the question, unabridged."""
     if request.description:
         yield _part("description", block(request.description))
     if request.action:
@@ -203,9 +203,9 @@ def _question(request: ApprovalRequest) -> Iterator[RenderableType]:
             text += f", with {json.dumps(earlier.get('args'), ensure_ascii=False)}"
         text += f", {earlier['reason']}" if earlier.get("reason") else ""
         text += f" (request {str(earlier.get('request'))[:_ID]})"
-        yield _part("decided before", Text(plain(text), overflow="fold"))
+        yield _part("decided earlier", Text(plain(text), overflow="fold"))
     if request.before:
-        yield _part("changed since it was asked before", _changes("facts", request.before, request.facts))
+        yield _part("changed since it was asked earlier", _changes("facts", request.before, request.facts))
 
 
 def _decision(request: ApprovalRequest, decision: Decision | None) -> Iterator[RenderableType]:
@@ -216,7 +216,7 @@ def _decision(request: ApprovalRequest, decision: Decision | None) -> Iterator[R
     by = Text(f"by {plain(verdict.by) or 'the program that resumed the graph'}", overflow="fold")
     reason = [block(verdict.reason)] if verdict.reason else []
     if verdict.unchecked:
-        reason.append(Text("without a check against the arguments of the request", "yellow"))
+        reason.append(Text("not checked against the arguments of the request", "yellow"))
     if verdict.kind == "edit":
         yield _part(title, by, *reason, _changes("arguments", request.args, verdict.args))
     elif verdict.kind == "answer" and verdict.value is not None:
@@ -245,60 +245,69 @@ def _value_text(value: Any) -> Text:
 
 
 def _changes(name: str, before: Any, after: Any) -> DiffPage:
-    """Return the difference between two values, as `keel diff` shows it, without a title."""
+    """Return the difference between two values, as in `keel diff`."""
     found = list(edits(before, after, lambda value: json.dumps(value, sort_keys=True).encode(), (name,)))
     return DiffPage(DiffRecord(Address(""), Address(""), found), full=True, has_title=False)
 
 
 def decision_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) -> Iterator[Text]:
-    """Yield the answer of a command that has decided, and how the thread is resumed."""
+    """Yield the result of a decision, and how to resume the thread."""
     what = one_line(request.action, 80) or "the question"
     yield Text(f"{request.status}: {what} of thread {plain(request.thread_id)}", _STYLE.get(request.status, ""))
     if others:
         ids = ", ".join(_ids_of([request, *others])[each.id] for each in others)
-        yield Text(f"Its step asks more, and goes on when that is decided, too: {ids}", "yellow")
+        yield Text(f"Its step continues when these requests are decided, too: {ids}", "yellow")
         return
     if request.status in CLOSED:
-        yield Text("That is over: the agent has taken this decision, and its thread has gone on", "dim")
+        yield Text("The agent has already used this decision, and its thread has continued", "dim")
         return
     thread = plain(repr(request.thread_id))
-    yield Text(f"The thread goes on when it is resumed: graph.invoke(saver.approvals.resume({thread}), config)", "dim")
-    yield Text("A worker does that by itself: saver.approvals.run_when_decided(graph)", "dim")
+    yield Text(f"To continue the thread: graph.invoke(saver.approvals.resume({thread}), config)", "dim")
+    yield Text("A worker does this automatically: saver.approvals.run_when_decided(graph)", "dim")
 
 
 Id = Annotated[
-    str, typer.Argument(metavar="ID", help="The request's id, or the beginning of it: of several, the one that waits.")
+    str,
+    typer.Argument(metavar="ID", help="The request's id, or the start of it. If several match, the one that waits."),
 ]
-By = Annotated[str, typer.Option("--by", envvar="KEEL_REVIEWER", metavar="NAME", help="Who decides.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the agent and for the audit trail.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Decide without asking.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many, the oldest.")]
+By = Annotated[str, typer.Option("--by", envvar="KEEL_REVIEWER", metavar="NAME", help="The reviewer's name.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason, for the agent and the audit trail.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many, oldest first.")]
 
 
 def approvals(
     thread: Annotated[
         str | None,
         typer.Argument(
-            metavar="THREAD", help="Only of this thread; what it asked unnoted is noted, what is moot closed."
+            metavar="THREAD", help="Only requests of this thread; records missing ones and closes moot ones."
         ),
     ] = None,
     url: Url = DEFAULT_URL,
-    every: Annotated[bool, typer.Option("--all", help="Also what is decided, or over.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Also requests that are decided or closed.")] = False,
     status: Annotated[
         list[str] | None,
-        typer.Option("--status", metavar="STATUS", help=f"Only of this status: {', '.join(STATUSES)}. Repeatable."),
+        typer.Option(
+            "--status", metavar="STATUS", help=f"Only requests with this status: {', '.join(STATUSES)}. Repeatable."
+        ),
     ] = None,
-    owner: Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Only of this owner's threads.")] = None,
-    action: Annotated[str | None, typer.Option("--action", metavar="NAME", help="Only of this action.")] = None,
+    owner: Annotated[
+        str | None, typer.Option("--owner", metavar="NAME", help="Only requests of this owner's threads.")
+    ] = None,
+    action: Annotated[
+        str | None, typer.Option("--action", metavar="NAME", help="Only requests for this action.")
+    ] = None,
     older_than: Annotated[
         int | None,
-        typer.Option("--older-than", metavar="SECONDS", min=0, max=_LONGEST, help="Only what was asked so long ago."),
+        typer.Option(
+            "--older-than", metavar="SECONDS", min=0, max=_LONGEST, help="Only requests that are at least this old."
+        ),
     ] = None,
     limit: Limit = 50,
     full: Full = False,
     json: AsJson = False,
 ) -> None:
-    """List what waits for a person's decision, over all threads, the oldest first.
+    """List requests that wait for a person's decision, in all threads, oldest first.
 
     Example: `keel approvals --action book_flight`
     """
@@ -316,12 +325,12 @@ def approvals(
         print_lines(advice(shown, url))
     else:
         is_filtered = wanted is not OPEN or any(value is not None for value in given.values())
-        none = "No request for approval fits" if is_filtered else "Nothing waits for a decision"
+        none = "No approval request matches" if is_filtered else "No request waits for a decision"
         console().print(Text(none if thread is None else f"{none} in thread {plain(thread)}", "dim"))
 
 
 def approval(request: Id, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Show a request: what will happen, the facts and how they have changed, who may decide, what happened to it.
+    """Show a request: action, facts and their changes, reviewers and history.
 
     Example: `keel approval 3f2a91bc04d1e7`
     """
@@ -334,7 +343,9 @@ def approval(request: Id, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 def approve(
     request: Id, by: By, url: Url = DEFAULT_URL, reason: Reason = "", yes: Yes = False, json: AsJson = False
 ) -> None:
-    """Let the agent act as it has asked. Shown first, and asked once more in a terminal.
+    """Approve a request: the agent acts as it asked.
+
+    Shows the request first, and asks in a terminal.
 
     Example: `keel approve 3f2a91bc04d1e7 --by ann --reason "within budget"`
     """
@@ -344,9 +355,9 @@ def approve(
 def reject(
     request: Id, by: By, url: Url = DEFAULT_URL, reason: Reason = "", yes: Yes = False, json: AsJson = False
 ) -> None:
-    """Do not let the agent act; it is told the reason.
+    """Reject a request: the agent does not act, and receives the reason.
 
-    Example: `keel reject 3f2a91bc04d1e7 --by ann --reason "too dear"`
+    Example: `keel reject 3f2a91bc04d1e7 --by ann --reason "too expensive"`
     """
     _decide(request, Decision("reject", by, reason=reason), url, yes=yes, json=json)
 
@@ -355,17 +366,20 @@ def edit(
     request: Id,
     by: By,
     args: Annotated[
-        str, typer.Option("--args", metavar="JSON", help="All arguments, as JSON; or @FILE, which holds them.")
+        str, typer.Option("--args", metavar="JSON", help="All arguments as JSON, or @FILE to read them from a file.")
     ],
     url: Url = DEFAULT_URL,
     reason: Reason = "",
     unchecked: Annotated[
-        bool, typer.Option("--unchecked", help="Accept arguments that do not fit the request; the audit trail says so.")
+        bool,
+        typer.Option(
+            "--unchecked", help="Accept arguments that do not match the request; the audit trail records this."
+        ),
     ] = False,
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Let the agent act with other arguments. How they differ is shown first.
+    """Approve a request with other arguments. Shows the difference first.
 
     Example: `keel edit 3f2a91bc04d1e7 --by ann --args '{"flight": "LH 123", "seat": "aisle"}'`
     """
@@ -379,13 +393,13 @@ def edit(
 def answer(
     request: Id,
     by: By,
-    value: Annotated[str, typer.Option("--value", metavar="TEXT", help="The answer: JSON, or else text.")],
+    value: Annotated[str, typer.Option("--value", metavar="TEXT", help="The answer, as JSON or plain text.")],
     url: Url = DEFAULT_URL,
     reason: Reason = "",
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Answer a question: the value is what the agent's `interrupt()` returns.
+    """Answer a question: the agent's `interrupt()` returns the value.
 
     Example: `keel answer 3f2a91bc04d1e7 --by ann --value "by train, please"`
     """
@@ -397,7 +411,9 @@ def answer(
 
 
 def revise(request: Id, by: By, url: Url = DEFAULT_URL, reason: Reason = "", json: AsJson = False) -> None:
-    """Take a decision back that the agent cannot act on, so that it can be made again. The audit trail says who did it.
+    """Withdraw a decision that the agent cannot act on, to decide again.
+
+    The audit trail records the reviewer.
 
     Example: `keel revise 3f2a91bc04d1e7 --by ann --reason "no such flight"`
     """
@@ -419,23 +435,23 @@ def sweep(
             metavar="SECONDS",
             min=0,
             max=_LONGEST,
-            help="List what has waited so long, once in that time.",
+            help="List requests that have waited this long, each once per such period.",
         ),
     ] = None,
     most: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Prune or delete at most so many threads.")
+        int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Prune or delete at most this many threads.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; show a preview.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Look after all threads: prune and delete as `keel retention` says, expire requests, close what is moot.
+    """Apply retention policies; expire and close approval requests.
 
-    Any process may do it at any time, say every hour; the list is of requests to be reminded of.
+    Any process may run it at any time, for example every hour. The list shows requests that are due for a reminder.
 
     Example: `keel sweep --remind-after 86400`
     """
     opened = open_to_read(url) if dry_run else open_to_change(url)
-    with opened as saver, bar("Looking after threads", quiet=json, keeps=not dry_run) as tell:
+    with opened as saver, bar("Sweeping threads", quiet=json, keeps=not dry_run) as tell:
         swept = saver.retention.sweep(dry_run=dry_run, limit=most, remind_after=remind_after, on_progress=tell)
         due = sorted(swept.reminders, key=lambda request: request.asked_at)
         waiting = len(saver.approvals.pending(limit=None))
@@ -445,9 +461,9 @@ def sweep(
         return
     console().print(prune_page(swept))
     if not dry_run:
-        reminded = f", {len(due):,} of them to be reminded of" if due else ""
-        to_decide = f"Looked after all threads that wait: {count_of(waiting, 'request')} to decide{reminded}"
-        console().print(Text(to_decide if waiting else "No requests for approval are open."))
+        reminded = f", {len(due):,} of them due for a reminder" if due else ""
+        to_decide = f"Waiting for a decision: {count_of(waiting, 'request')}{reminded}"
+        console().print(Text(to_decide if waiting else "No approval requests are open."))
     if due:
         console().print(requests_page(due, more=False, full=False))
 
@@ -458,7 +474,7 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
         is_repeated = is_decided_so(found, decision)
         is_open = found.status in OPEN
         if is_open:
-            apply_decision(found, decision)  # what will be refused is refused before anybody thinks about it
+            apply_decision(found, decision)  # raises an error now, not after the reviewer has read it
         if not json and (is_open or is_repeated):
             console().print(request_page(found, decision if is_open else None))
             print_lines(Text(plain(warning), "yellow") for warning in found.warnings)
@@ -466,14 +482,14 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
             if not sys.stdin.isatty():
                 raise InvalidInput(f"nothing was decided: there is no terminal to ask in; add --yes to {decision.kind}")
             confirm(f"{decision.kind.capitalize()}?", "Nothing was decided.")
-        # By the whole id: that is what was shown, whatever was asked meanwhile.
+        # The full id: the given prefix may match a newer request by now.
         given = {
             "edit": {"args": decision.args, "unchecked": decision.unchecked},
             "answer": {"value": decision.value},
         }.get(decision.kind, {})
         done = getattr(saver.approvals, decision.kind)(found.id, by=decision.by, reason=decision.reason, **given)
         asked = () if json else saver.approvals.pending(done.thread_id, status=[*OPEN, EXPIRED], limit=None)
-        # The step goes on with all of its decisions at once.
+        # The step continues with all of its decisions together.
         others = [each for each in asked if each.task_id == done.task_id and not each.is_settled]
     if json:
         print_json(request_json(done))
@@ -489,4 +505,4 @@ def _loads(text: str) -> Any:
 
 
 def _no_json(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")

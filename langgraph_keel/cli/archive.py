@@ -25,18 +25,18 @@ from langgraph_keel.summaries.archive.references import part_in
 _LONG = 400  # characters of a message
 _HIDDEN = ("digests", "pieces", "thread_id")
 Found: TypeAlias = tuple[Archived, int, BaseMessage]
-"""A message that was found, after its part and its place in that."""
+"""A match: the part of the archive, the message's index in it, and the message."""
 
 
 def archive(
     thread: Thread,
     search: Annotated[
-        str | None, typer.Option("--search", "-s", metavar="TEXT", help="Show the messages that hold this text.")
+        str | None, typer.Option("--search", "-s", metavar="TEXT", help="Show the messages that contain this text.")
     ] = None,
     part: Annotated[
         str | None,
         typer.Option(
-            "--part", metavar="ID", help="Show the messages of the part whose id begins so (6 digits or more)."
+            "--part", metavar="ID", help="Show the messages of the part whose id starts with this (6 digits or more)."
         ),
     ] = None,
     url: Url = DEFAULT_URL,
@@ -44,13 +44,13 @@ def archive(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """List what was taken out of a thread's messages, oldest first; or show messages of it.
+    """List the parts of a thread's message archive, or show archived messages.
 
     Example: `keel archive my-thread --search invoice`
     """
     with open_to_read(url, imports) as saver:
         if search is not None and not search.strip():
-            raise InvalidInput("--search needs a text to look for; without it, the parts are listed")
+            raise InvalidInput("--search needs a text; leave it out to list the parts")
         kept = saver.archive(thread)
         entries: Sequence[Archived] = kept.entries()
         if not entries:
@@ -74,7 +74,7 @@ def archive(
         fields = {name: value for name, value in as_json(entry).items() if name not in _HIDDEN}
         parts.append(fields | {"at": entry.at.isoformat()})
     title = Text(plain(total(thread, entries)), "bold" if entries else "dim")
-    columns = ("part", "time", "messages", "taken out by", "what stands for them now")
+    columns = ("part", "time", "messages", "removed by", "replaced by")
     rows = Rows(columns, [[*_cells(entry, full=full)] for entry in entries], heads=3, at=90)
     answer = {"thread_id": thread, "parts": parts}
     print_answer(answer, Group(title, rows) if entries else title, as_json=json)
@@ -102,9 +102,9 @@ def _messages_page(found: Sequence[Found], search: str | None, *, full: bool) ->
 
 def _count(found: Sequence[Found], search: str) -> Text:
     if not found:
-        return Text("No archived message holds that text", "dim")
+        return Text("No archived message contains that text", "dim")
     parts = len({entry.id for entry, _, _ in found})
-    hold = f"{len(found):,} message{'s hold' if len(found) > 1 else ' holds'}"
+    hold = f"{len(found):,} message{'s contain' if len(found) > 1 else ' contains'}"
     return Text(f"{hold} {one_line(search, 60)!r}, in {count_of(parts, 'part')}", "bold")
 
 

@@ -16,9 +16,7 @@ from langgraph_keel.cli.output import Rows, bar, console, local_time, print_json
 from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
 
-audit = typer.Typer(
-    no_args_is_help=True, help="The audit trail of approvals: what it says, and whether it was changed."
-)
+audit = typer.Typer(no_args_is_help=True, help="Show the audit trail of approvals, or verify that it is unchanged.")
 _PAGE = 1000
 _IDS = ("call", "checkpoint", "thread", "twin", "n", "thread_id", "checkpoint_id", "interrupt_id", "request")
 _UNSHOWN = (*_IDS, "args_hash", "at", "by", "kind", "description")
@@ -30,12 +28,14 @@ def show(
         str | None, typer.Option("--thread", "-t", metavar="THREAD", help="Only the events of this thread.")
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", min=1, help="Most events to show, the newest.")
+        int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many, the newest.")
     ] = 50,
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """List what people have decided and done, newest last. The content of an event is deleted with its thread.
+    """List people's decisions and actions, newest last.
+
+    The content of an event is deleted with its thread.
 
     Example: `keel audit show --thread my-thread`
     """
@@ -61,15 +61,15 @@ def show(
 def verify(
     expect: Annotated[
         str | None,
-        typer.Option("--expect", metavar="N:HASH", help="An event noted earlier, which must still be there."),
+        typer.Option("--expect", metavar="N:HASH", help="An event noted earlier, which must still exist."),
     ] = None,
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """Check that nobody has changed, removed or inserted an event. Exit status 1 if somebody has.
+    """Verify that no event was changed, removed or inserted. Exit status 1 if one was.
 
-    Note the event it names at the end where nobody can change it, and give it to `--expect` the next time: then a trail
-    that was made anew, or cut off, is found out too.
+    Note the last event that it prints in a safe place, and pass it to `--expect` the next time: then a trail that was
+    rewritten or truncated is detected, too.
 
     Example: `keel audit verify --expect 17:9f86d081884c7d65…`
     """
@@ -84,7 +84,7 @@ def verify(
         if verdict.problems:
             lines.append(Text(f"The audit trail is not what was written: {count}", "bold red"))
         else:
-            lines.append(Text(f"The audit trail is as it was written: {count}", "green"))
+            lines.append(Text(f"The audit trail is unchanged: {count}", "green"))
             lines.append(Text(f"Note this event down for --expect:\n{verdict.head}"))
         console().print(Text("\n").join(lines), soft_wrap=True)
     if not verdict.ok:

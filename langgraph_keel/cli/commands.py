@@ -1,6 +1,8 @@
-"""The list of commands. A module is imported when one of its commands is called, so `keel --help` answers at once.
+"""The list of commands, with the summaries that `keel --help` shows.
 
-The summary of a command is the first sentence of its docstring; a test compares them.
+A module is imported only when one of its commands is called, so `keel --help` is fast.
+
+The summary of a command is the first paragraph of its docstring; a test compares them.
 """
 
 from __future__ import annotations
@@ -21,118 +23,82 @@ TENANT: ContextVar[str | None] = ContextVar("keel_tenant", default=None)
 """The value of `keel --tenant`."""
 
 PANELS: Mapping[str, Mapping[str, str]] = {
-    "Begin": {"demo": "Kill an agent in the middle of its work and see another process finish it. No key, no network."},
-    "Look": {
-        "threads": "List the threads in a store, the one last active first.",
-        "status": "Say what a thread has left to do, and what is safe to do next.",
-        "usage": (
-            "Say what threads have taken: tokens, cost, checkpoints, bytes; by owner, tenant, status, day or thread."
-        ),
-        "history": (
-            "List a thread's checkpoints, newest first: what ran, what comes next, what waits, where it branched."
-        ),
-        "show": (
-            "Show the state at a checkpoint: messages and other channels, metadata, pending writes, open questions."
-        ),
-        "timeline": (
-            "Draw a thread as a tree of moments: what ran, what changed, branches, subgraphs, labels, questions."
-        ),
-        "tail": (
-            "Print the checkpoints and changes of status of a thread, or of all, in the order in which they are seen."
-        ),
-        "diff": "Show what changed between two moments: messages word by word, other values by their paths.",
-        "archive": "List what was taken out of a thread's messages, oldest first; or show messages of it.",
+    "Getting started": {"demo": "Kill an agent mid-run and watch another process finish it."},
+    "Inspect": {
+        "threads": "List the threads of a store, most recently active first.",
+        "status": "Show the remaining work of a thread, and the safe next step.",
+        "usage": "Report usage by owner, tenant, status, day or thread.",
+        "history": "List a thread's checkpoints, newest first: nodes, questions, branches.",
+        "show": ("Show the state at a checkpoint: channels, metadata, writes, questions."),
+        "timeline": ("Draw a thread as a tree of checkpoints: nodes, changes, branches, labels."),
+        "tail": "Print checkpoints and status changes of one thread, or of all threads.",
+        "diff": "Show the changes between two checkpoints: messages by word, values by path.",
+        "archive": "List the parts of a thread's message archive, or show archived messages.",
     },
     "Recover": {
-        "work": (
-            "Continue threads whose process has died, and those that were drained or accepted, until it is stopped."
-        ),
+        "work": "Run a worker that continues interrupted, drained and accepted threads.",
     },
-    "Travel": {
-        "rewind": "Make a moment the latest of its thread again; nothing is deleted. The next run goes on from there.",
-        "fork": "Begin another way from a moment: a new thread that has its history, or a branch in the same one.",
-        "label": "Give a moment a name, by which every command finds it; it is kept when the thread is pruned.",
-        "unlabel": "Take a name back.",
+    "Time travel": {
+        "rewind": "Make an earlier checkpoint the latest of its thread.",
+        "fork": "Branch off at a checkpoint, to a new thread or within the same thread.",
+        "label": "Label a checkpoint; commands accept the label, and pruning keeps it.",
+        "unlabel": "Remove a label.",
     },
     "Hand over": {
-        "handoff": ("Show what the next session needs to continue a thread: goal, done, failed, decided, next step."),
-        "journal": (
-            "Show by day what happened in a thread, or in all threads of an owner: runs, tools, notes, decisions."
-        ),
-        "note": "Write a note beside a thread: a decision before the act, a finding, a goal or the next step.",
-        "outcome": "Write the outcome of a decision that was noted before.",
-        "notes": "List notes of a thread, or of all threads, the oldest first.",
+        "handoff": "Summarize a thread for the next session: goal, work, decisions, next step.",
+        "journal": "Show a daily journal of a thread, or of all threads of an owner.",
+        "note": "Attach a note to a thread: a decision, a finding, a goal or the next step.",
+        "outcome": "Record the outcome of an earlier decision.",
+        "notes": "List the notes of a thread, or of all threads, oldest first.",
     },
-    "Files": {"workspace": "The files that were saved with checkpoints."},
-    "Memory": {"store": "The items that all threads share: what agents remember."},
-    "Decide": {
-        "web": "Serve a page on which people decide what waits, and look at threads, until it is stopped.",
-        "approvals": "List what waits for a person's decision, over all threads, the oldest first.",
-        "approval": (
-            "Show a request: what will happen, the facts and how they have changed, who may decide, what happened "
-            "to it."
-        ),
-        "approve": "Let the agent act as it has asked. Shown first, and asked once more in a terminal.",
-        "reject": "Do not let the agent act; it is told the reason.",
-        "edit": "Let the agent act with other arguments. How they differ is shown first.",
-        "answer": "Answer a question: the value is what the agent's `interrupt()` returns.",
-        "revise": (
-            "Take a decision back that the agent cannot act on, so that it can be made again. The audit trail says who "
-            "did it."
-        ),
-        "audit": "The audit trail of approvals: what it says, and whether it was changed.",
+    "Files": {"workspace": "List, compare and restore files that were saved with checkpoints."},
+    "Memory": {"store": "List, search and change the items that all threads share (long-term memory)."},
+    "Approvals": {
+        "web": "Serve a web page for deciding requests and inspecting threads, until stopped.",
+        "approvals": "List requests that wait for a person's decision, in all threads, oldest first.",
+        "approval": "Show a request: action, facts and their changes, reviewers and history.",
+        "approve": "Approve a request: the agent acts as it asked.",
+        "reject": "Reject a request: the agent does not act, and receives the reason.",
+        "edit": "Approve a request with other arguments. Shows the difference first.",
+        "answer": "Answer a question: the agent's `interrupt()` returns the value.",
+        "revise": "Withdraw a decision that the agent cannot act on, to decide again.",
+        "audit": "Show the audit trail of approvals, or verify that it is unchanged.",
     },
     "Tools": {
-        "tools": "List the tool calls of a thread, or those in doubt of all: what ran, and how it ended.",
-        "settle": "Say what became of a tool call that was cut off, so that its thread can go on.",
-        "cache": "The cache of tool results: what it holds and saves, and clearing it.",
+        "tools": "List the tool calls of a thread, or all calls with an unknown outcome.",
+        "settle": "Settle a tool call whose outcome is unknown, so that its thread can continue.",
+        "cache": "Show statistics of stored tool results, or clear them.",
     },
     "Models": {
-        "provenance": (
-            "List the calls of models that wrote a thread: which model answered, with what, and where that changed."
-        )
+        "provenance": "List the model calls of a thread: models, settings, and their changes.",
     },
-    "Move": {
-        "import": (
-            "Move threads in from the store of one of LangGraph's own savers, each compared with what it was there."
-        ),
-        "copy": (
-            "Copy threads from one store to another, of any backend, and compare all that was copied. Nothing is "
-            "deleted."
-        ),
-        "export": (
-            "Write threads as JSON Lines: messages in chat format, calls of tools and models, usage, cost, outcome."
-        ),
+    "Import and export": {
+        "import": "Import threads from one of LangGraph's own savers, and compare them.",
+        "copy": "Copy threads between stores of any backend, and compare every value.",
+        "export": "Export threads as JSON Lines: messages, tool and model calls, usage, cost.",
     },
-    "Keep it small": {
-        "stats": (
-            "Draw where the bytes are: by kind of record, channel and thread; what is never read again; "
-            "what would save some."
-        ),
-        "prune": "Remove old checkpoints of threads; without options all but the latest.",
-        "delete": "Delete threads, with all that is theirs.",
-        "erase": "Delete the threads of a person, their items, or both, and say what went and what did not.",
-        "hold": "Put a person on hold, so that nothing of theirs is removed; release them, or list all holds.",
-        "retention": "The policies by which `keel sweep` prunes and deletes threads.",
-        "sweep": (
-            "Look after all threads: prune and delete as `keel retention` says, expire requests, close what is moot."
-        ),
-        "reclaim": (
-            "Give back the space of what was deleted. `--full` locks the tables, or the file, for as long as it takes."
-        ),
+    "Retention and space": {
+        "stats": "Chart storage by kind, channel and thread, and estimate possible savings.",
+        "prune": "Remove old checkpoints of threads. Without options, all except the latest.",
+        "delete": "Delete threads and everything that belongs to them.",
+        "erase": "Erase a person's threads, items, or both, and report the result.",
+        "hold": "Place a hold on a person, whose data is then kept; release or list holds.",
+        "retention": "Show and change the policies by which `keel sweep` prunes and deletes threads.",
+        "sweep": "Apply retention policies; expire and close approval requests.",
+        "reclaim": "Reclaim the space of deleted data.",
     },
-    "The store": {
-        "tenants": "List the tenants that have something in a store.",
-        "info": "Show what a store is and holds: backend, format, durability, size, threads, what waits.",
-        "check": "Read all that is stored, and say what is not as it was written. Changes nothing.",
-        "repair": "Make the damaged logs of a store of files readable again, up to the damage.",
-        "schema": "Create the tables of a store, or print the SQL that would.",
-        "doctor": "Open the threads of a store with the code of a graph, and say which would break. Changes nothing.",
-        "upgrade": "Carry all threads over to the present version of an application, and say which could not be.",
-        "keys": "The keys of an encrypted store: make one, see which is needed, rotate, renew, migrate.",
+    "Store administration": {
+        "tenants": "List the tenants that have data in a store.",
+        "info": "Show a store's backend, format, durability, size, threads and open requests.",
+        "check": "Read all stored data and report damage. Changes nothing.",
+        "repair": "Make damaged logs of a store of files readable again, up to the damage.",
+        "schema": "Create the tables of a store, or print the SQL that creates them.",
+        "doctor": "Report which threads of a store would break with the code of a graph.",
+        "upgrade": "Upgrade all threads to the current version, and report failures.",
+        "keys": "Manage the keys of an encrypted store: create, show, rotate, renew, migrate.",
     },
 }
-"""The summary of each command, or group of commands, in the panels of `keel --help`, as they are listed there."""
+"""The summary of each command or group, by panel of `keel --help`, in order."""
 
 COMMANDS = {name: summary for panel in PANELS.values() for name, summary in panel.items()}
 
@@ -169,7 +135,7 @@ def find_command(name: str) -> Any:
 
 
 def load_command(name: str) -> Any:
-    """Return a command as Click runs it. The example at the end of its docstring is its epilog."""
+    """Return a command as Click runs it; its example becomes the epilog."""
     found, holder = find_command(name), typer.Typer(rich_markup_mode="markdown")
     if isinstance(found, typer.Typer):
         for info in found.registered_commands:
@@ -185,19 +151,19 @@ def load_command(name: str) -> Any:
 
 
 class _Command(TyperCommand):
-    """A command. A negative number, as `-1` for the last moment, is no option of it."""
+    """A command that accepts negative numbers as arguments, such as `-1`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # Not always: who ignores unknown options cannot say what one may be a misspelling of.
+        # Only then: a command that ignores unknown options cannot suggest corrections of misspelled ones.
         ctx.ignore_unknown_options = any(map(_NEGATIVE.fullmatch, args))
         return super().parse_args(ctx, args)
 
 
 def hide_types(command: Any) -> None:
-    """Have the help of a command show names without types: new Typers write `<bool>` and `<str>` beside them."""
+    """Hide types such as `<bool>` that new versions of Typer show in the help."""
 
     def get_help_option(ctx: Any) -> Any:
-        # Asked for when all options are known: Typer adds some to the top command, and the one for help is made here.
+        # Runs when all options exist: Typer adds some to the top command, and the help option is created here.
         option = find_help(ctx)
         for each in (*command.params, option):
             if getattr(each, "is_flag", False):

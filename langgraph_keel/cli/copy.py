@@ -1,4 +1,4 @@
-"""`keel copy`: threads of one store to another. `keel stats`: the sizes of the records in a store."""
+"""The commands `keel copy` and `keel stats`."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.moving.stats import KIND_NAMES
 from langgraph_keel.tools.ledger import SECRETS
 
-_SHOWN = 20  # names of each kind
+_SHOWN = 20  # maximum number of names listed of each kind
 
-From = Annotated[str, typer.Argument(metavar="SOURCE", callback=url_of, help="The store that has the threads.")]
-To = Annotated[str, typer.Argument(metavar="TARGET", callback=url_of, help="The store that is to have them.")]
+From = Annotated[str, typer.Argument(metavar="SOURCE", callback=url_of, help="The store to copy from.")]
+To = Annotated[str, typer.Argument(metavar="TARGET", callback=url_of, help="The store to copy to.")]
 Threads = Annotated[
     list[str] | None, typer.Option("--thread", metavar="THREAD", help="Only this thread. Repeatable; default: all.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be copied; nothing is written.")]
-Verify = Annotated[bool, typer.Option("--verify", help="Only compare what is there, value by value; write nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Write nothing; show a preview.")]
+Verify = Annotated[bool, typer.Option("--verify", help="Write nothing; compare the two stores, value by value.")]
 WithShared = Annotated[
     bool,
     typer.Option(
         "--with-shared",
-        help="Also copy what threads share: policies of retention, the secret of the ledger, cached results, and with "
-        "all threads the items of the store, the audit trail and all tenants. Only from a source that you trust.",
+        help="Also copy data that threads share: retention policies, the secret of the ledger, cached results; with "
+        "all threads also the items of the store, the audit trail and all tenants. Only from a source that you trust.",
     ),
 ]
 SourceKeys = Annotated[
@@ -54,13 +54,13 @@ SourceBlobs = Annotated[
     typer.Option(
         "--source-blobs",
         metavar="PLACE",
-        help="Where the source has values in objects (s3://bucket/prefix, file:DIRECTORY), or `none`. "
+        help="Where the source keeps large values (s3://bucket/prefix, file:DIRECTORY), or `none`. "
         "Default: KEEL_BLOBS, for both stores.",
     ),
 ]
 TargetBlobs = Annotated[
     str | None,
-    typer.Option("--target-blobs", metavar="PLACE", help="Where the target is to have large values, or `none`."),
+    typer.Option("--target-blobs", metavar="PLACE", help="Where the target keeps large values, or `none`."),
 ]
 
 
@@ -83,17 +83,17 @@ def copy(
     target_blobs: TargetBlobs = None,
     json: AsJson = False,
 ) -> None:
-    """Copy threads from one store to another, of any backend, and compare all that was copied. Nothing is deleted.
+    """Copy threads between stores of any backend, and compare every value.
 
-    Runs may go on meanwhile. It may be cut off, and goes on when it is done again; done later, it brings what is new.
-    Exit status 1 if something is left. The source need not be trusted, unless --with-shared is given.
+    Nothing is deleted, and runs may continue. After an interruption, run it again; run it later to copy new data.
+    Exit status 1 if something was not copied. The source need not be trusted, unless --with-shared is given.
 
     Example: `keel copy sqlite:///agent.db sqlite:///one.db --thread ada`
     """
     if source == target:
         raise InvalidInput("the source and the target are the same store: nothing was copied")
     if dry_run and verify:
-        raise InvalidInput("--dry-run and --verify both write nothing: say one of them")
+        raise InvalidInput("--dry-run and --verify both write nothing: give one of them")
     check_store(source, **_options(source_keys, source_blobs))  # before the target is made
     mode = "look" if dry_run else "verify" if verify else "copy"
     wanted: dict[str, Any] = {"match": match, "owner": owner, "since": since, "until": until}
@@ -122,14 +122,14 @@ def _open_target(url: str, mode: str, options: Mapping[str, Any]) -> Iterator[An
     try:
         check_store(url, **options)
     except NotFound:
-        yield open_saver("memory:")  # nothing is there yet
+        yield open_saver("memory:")  # the target does not exist yet
         return
     with open_to_read(url, **options) as saver:
         yield saver
 
 
 def _options(keys: str | None, blobs: str | None) -> Mapping[str, Any]:
-    """Return the options of one of the stores; others come from the environment."""
+    """Return the options given for one store; others come from the environment."""
     options: dict[str, Any] = {}
     if keys is not None:
         options["encryption"] = None if keys == "none" else Keyring.from_file(keys, hide_names=None)
@@ -144,22 +144,22 @@ def _show(report: Any, shared: bool) -> None:
     for found in (report.exists, report.failed, differs):
         _print_first([plain(why) for why in found.values()], "red")
     for names, what in (
-        (report.changing, "changed each time that it was copied: copy again when nothing writes to it"),
-        (report.kept, "the target has another one, and keeps it"),
-        (report.gone, "the source has it no more"),
+        (report.changing, "changed during every attempt: copy it again when nothing writes to it"),
+        (report.kept, "kept as it is: the target has a different one"),
+        (report.gone, "no longer in the source"),
     ):
-        _print_first([f"{plain(name) or 'what threads share'}: {what}" for name in names], "yellow")
+        _print_first([f"{plain(name) or 'shared data'}: {what}" for name in names], "yellow")
     if report.left:
         names = plain(", ".join(report.left))
-        lines = [f"not copied, as threads share it: {names}. If you trust the source: --with-shared"]
+        lines = [f"not copied, because threads share it: {names}. If you trust the source, use --with-shared"]
         if report.mode == "verify":
-            lines = [f"not compared, as threads share it: {names}. --with-shared compares it, too"]
+            lines = [f"not compared, because threads share it: {names}. Use --with-shared to compare it, too"]
         elif shared:
-            lines = [f"not copied, as it belongs to no thread: {names}. A copy of all threads takes it"]
+            lines = [f"not copied, because it belongs to no thread: {names}. Copy all threads to include it"]
         elif SECRETS.kind in report.left:
             lines.append(
                 "without the secret, the ledger of the target does not recognize the tool calls of the copied threads: "
-                "a run that repeats one makes it again"
+                "a run that repeats one executes it again"
             )
         _print_first(lines, "yellow")
 
@@ -169,7 +169,7 @@ def _print_first(lines: Sequence[str], style: str) -> None:
     for line in lines[:_SHOWN]:
         out.print(Text(f"  {line}", style), soft_wrap=True)
     if len(lines) > _SHOWN:
-        out.print(Text(f"  … and {len(lines) - _SHOWN:,} more: --json names all", "dim"))
+        out.print(Text(f"  … and {len(lines) - _SHOWN:,} more: --json lists all", "dim"))
 
 
 def stats(
@@ -180,9 +180,9 @@ def stats(
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """Draw where the bytes are: by kind of record, channel and thread; what is never read again; what would save some.
+    """Chart storage by kind, channel and thread, and estimate possible savings.
 
-    All is read.
+    Reads the whole store.
 
     Example: `keel stats --owner ada`
     """

@@ -46,18 +46,20 @@ _HANGS = "write_letter"
 _STALL_SECONDS = 60
 _NO_TRACING = {"LANGSMITH_TRACING_V2": "false", "LANGCHAIN_TRACING": "false"}
 _FOLDER = "Put the demo's files here instead of a temporary directory."
-Url = Annotated[str | None, typer.Option(metavar="URL", help="Play in this store instead of a temporary database.")]
+Url = Annotated[str | None, typer.Option(metavar="URL", help="Use this store instead of a temporary database.")]
 Dir = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help=_FOLDER)]
-Pace = Annotated[float, typer.Option(metavar="SECONDS", min=0, max=5, help="Seconds that every call takes at least.")]
+Pace = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0, max=5, help="Minimum duration of every call, in seconds.")
+]
 
 
 class DemoError(KeelError):
-    """The demo could not be played to its end."""
+    """The demo could not be completed."""
 
     code = "demo"
 
 
-# -- the agent, in a process of its own --------------------------------------------------------------------------------
+# -- the agent, in its own process -------------------------------------------------------------------------------------
 
 
 def answer(messages: Sequence[BaseMessage]) -> AIMessage:
@@ -79,14 +81,14 @@ def answer(messages: Sequence[BaseMessage]) -> AIMessage:
 
 
 def tools(folder: Path) -> list[StructuredTool]:
-    """Return the agent's tools; what they write goes to `folder`."""
+    """Return the agent's tools, which write to `folder`."""
 
     def find_outages(customer: str) -> str:
         """Return the outages of a customer in July."""
         return "outages of 41 and of 95 minutes"
 
     def book_credit(customer: str, amount: str, key: Annotated[str, InjectedToolArg] = "") -> str:
-        """Book a credit, which is money given away, unless one with this key is booked already."""
+        """Book a credit, unless one with this key is booked already."""
         with open(folder / CREDITS, "a+", encoding="utf-8") as file:
             file.seek(0)
             if not key or key not in file.read():
@@ -110,7 +112,7 @@ def tools(folder: Path) -> list[StructuredTool]:
 
 
 def build(cache: ToolCache, folder: Path, pace: float, hangs: bool) -> CompiledStateGraph[MessagesState]:
-    """Return the agent: a model and its tools in a loop. Each fact is a line of the journal, and of standard output."""
+    """Return the agent, a loop of model and tools, which writes a journal."""
 
     def note(event: str, **facts: Any) -> None:
         line = json.dumps({"event": event, "pid": os.getpid(), **facts}) + "\n"
@@ -148,9 +150,9 @@ def build(cache: ToolCache, folder: Path, pace: float, hangs: bool) -> CompiledS
 
 
 def work(url: str, thread: str, folder: str, pace: str, due: str) -> None:
-    """Run the agent: `due` says whether to start the thread, to resume it, or to take a decision."""
-    signal.alarm(int(60 + 30 * float(pace)))  # it does not outlive the time that the demo can take
-    # All tools can run again: they read, or write the same file again, or know an attempt by its key.
+    """Run the agent; `due` is `start`, `resume` or `decided`."""
+    signal.alarm(int(60 + 30 * float(pace)))  # the agent does not outlive the demo
+    # All tools can safely run again: they only read, rewrite the same file, or detect a repetition by its key.
     booking, others = ToolPolicy(unknown="retry", idempotency_argument="key"), ToolPolicy(unknown="retry")
     with open_saver(url) as saver, ToolCache(saver, {"book_credit": booking}, default=others, lease=2.0) as cache:
         given: Any = {"messages": [HumanMessage(TASK)]} if due == "start" else None
@@ -160,17 +162,19 @@ def work(url: str, thread: str, folder: str, pace: str, due: str) -> None:
         graph.invoke(given, {"configurable": {"thread_id": thread}}, durability="sync")
 
 
-# -- the play ----------------------------------------------------------------------------------------------------------
+# -- the demo ----------------------------------------------------------------------------------------------------------
 
 
 def demo(url: Url = None, directory: Dir = None, pace: Pace = 0.25, json: AsJson = False) -> None:
-    """Kill an agent in the middle of its work and see another process finish it. No key, no network.
+    """Kill an agent mid-run and watch another process finish it.
 
-    A LangGraph agent with a scripted model works in a child process. One of its tools hangs, and the process is killed
-    with SIGKILL. A second process resumes the thread by its id: the tool call that had finished beside the hanging one
-    is answered from the ledger of tool calls. The agent then asks a person and its process ends; the demo approves, and
-    a third process finishes. The demo counts, from the agent's journal and the store, what ran twice; it exits with 1
-    if a claim does not hold.
+    It needs no API key and no network.
+
+    A LangGraph agent with a scripted model works in a child process. One of two parallel tool calls hangs, and the
+    process is killed with SIGKILL. A second process resumes the thread by its id; the call that had finished is
+    answered from the ledger of tool calls. The agent then asks a person and its process ends; the demo approves, and a
+    third process finishes. The demo checks the agent's journal and the store for repeated calls; it exits with 1 if a
+    claim does not hold.
 
     Example: `keel demo --dir ./keel-demo`
     """
@@ -197,7 +201,7 @@ def demo(url: Url = None, directory: Dir = None, pace: Pace = 0.25, json: AsJson
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where the demo plays: a store, a thread in it, a directory, and how long a call takes."""
+    """The setting: a store, a thread, a directory, and the duration of a call."""
 
     url: str
     thread: str
@@ -209,7 +213,7 @@ def _set_stage(url: str | None, directory: Path | None, pace: float) -> Stage:
     folder = directory or Path(tempfile.mkdtemp(prefix="keel-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / JOURNAL).exists():
-        raise DemoError(f"{folder} holds the journal of an earlier demo: choose another --dir")
+        raise DemoError(f"{folder} contains the journal of an earlier demo: choose another --dir")
     where = url or f"sqlite:///{folder / 'agent.db'}"
     try:
         with open_to_read(where) as saver:
@@ -221,7 +225,7 @@ def _set_stage(url: str | None, directory: Path | None, pace: float) -> Stage:
 
 
 def _run_agent(stage: Stage, out: Console, due: str, call: str) -> Popen[str]:
-    """Run an agent process to its end, or until only the call that hangs is left of a step: then kill it."""
+    """Run an agent process to its end, or kill it when the hanging call is left."""
     command = [sys.executable, "-m", "langgraph_keel.cli.demo", stage.url, stage.thread, str(stage.folder)]
     errors, env, seen = stage.folder / "stderr.txt", os.environ | _NO_TRACING, set[tuple[str, str]]()
     command += [str(stage.pace), due]
@@ -255,7 +259,7 @@ def _run_agent(stage: Stage, out: Console, due: str, call: str) -> Popen[str]:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The thread in the store: its moments, the oldest first, and the latest messages."""
+    """A stored thread: its checkpoints, oldest first, and its latest messages."""
 
     moments: Sequence[Moment]
     messages: Sequence[BaseMessage]
@@ -263,7 +267,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything the claims are computed from: the journal by process, the store at the kill and at the end, files."""
+    """The input of the claims: journal by process, stored states, and files."""
 
     events: Mapping[int, Sequence[Event]]
     status: int
@@ -278,7 +282,7 @@ def take_snapshot(stage: Stage) -> Snapshot:
     with open_to_read(stage.url) as saver:
         moments = list(saver.timeline(stage.thread)[:])
         if not moments:
-            raise NotFound(f"the store kept nothing of thread {stage.thread!r}: can two processes share it?")
+            raise NotFound(f"the store has no thread {stage.thread!r}: can two processes share this store?")
         return Snapshot(moments, moments[-1].values.get("messages", []))
 
 
@@ -290,7 +294,7 @@ def gather(stage: Stage, pids: Sequence[int], status: int, kept: Snapshot) -> Ev
 
 
 def claims(found: Evidence) -> list[tuple[str, bool]]:
-    """Return what the demo set out to show, each sentence with its truth."""
+    """Return the claims of the demo, and for each whether it holds."""
     first, second, third = found.events.values()
 
     def names(events: Sequence[Event], what: str) -> list[str]:
@@ -317,7 +321,7 @@ def claims(found: Evidence) -> list[tuple[str, bool]]:
             f"No finished tool call ran again: {', '.join(replayed)} was answered from the ledger.",
             replayed == ["book_credit"] and set(again.values()) == {1} and not {*ended} & {*began},
         ),
-        (f"Only the call that was cut began again: {', '.join(cut)}.", {_HANGS} == cut and _HANGS in began),
+        (f"Only the interrupted call ran again: {', '.join(cut)}.", {_HANGS} == cut and _HANGS in began),
         ("The credit was booked once.", len(found.booked) == 1),
         (
             "The letter was sent once, after a person had approved.",

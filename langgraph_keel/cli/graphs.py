@@ -1,4 +1,4 @@
-"""The graphs of programs that commands import."""
+"""Load the graph and the upgrades of a program, for commands that need them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Graph = Annotated[
 
 
 def load_graph(name: str, open_saver: Callable[[ModuleType], Any]) -> tuple[ModuleType, Any]:
-    """Import a graph, and compile it if that is left to do; return it with its module.
+    """Import a graph, compile it if necessary, and return it with its module.
 
     Args:
         name: `MODULE:GRAPH` or `FILE:GRAPH`. It may be a function that returns the graph.
@@ -50,15 +50,15 @@ def load_graph(name: str, open_saver: Callable[[ModuleType], Any]) -> tuple[Modu
 
 
 def _call_factory(name: str, factory: Any, open_saver: Callable[[], Any]) -> Any:
-    """Return the graph that a function makes; its one required argument is a config, or else a saver."""
+    """Call a graph factory, with a config or a saver if it requires one."""
     parameters = inspect.signature(factory).parameters.values()
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     required = [each for each in parameters if each.default is each.empty and each.kind not in variadic]
     if len(required) > 1:
         names = ", ".join(each.name for each in required)
         raise InvalidInput(
-            f"{name} requires the arguments {names}: name a function that requires none, or one, which is passed a "
-            "saver (or a config, if it is called so)"
+            f"{name} requires the arguments {names}: name a function with at most one required argument. It is passed "
+            "a saver (or a config, if it is named `config`)"
         )
     given: dict[str, Any] = {
         each.name: {"configurable": {}} if each.name == "config" else open_saver() for each in required
@@ -71,7 +71,7 @@ def _call_factory(name: str, factory: Any, open_saver: Callable[[], Any]) -> Any
 
 @contextmanager
 def _name_errors(name: str) -> Iterator[None]:
-    """Report an error of the program in one line, with its place."""
+    """Report an error of the program in one line, with its location."""
     try:
         yield
     except Exception as error:
@@ -95,13 +95,13 @@ def _load(name: str, form: str) -> tuple[ModuleType, Any]:
 
 
 def _import(module: str) -> ModuleType:
-    """Import a module by its name, from here, or by its file, as langgraph.json names it."""
+    """Import a module by name, also from the current directory, or by file."""
     place = ""
     if module.endswith(".py") or "/" in module:
         file = Path(module).resolve()
         if not file.is_file():
             raise InvalidInput(f"there is no file {module}")
-        parts, folder = [file.stem], file.parent  # its name as the program imports it, by which values name classes
+        parts, folder = [file.stem], file.parent  # its name in the program, which stored values use
         while (folder / "__init__.py").exists():
             parts.insert(0, folder.name)
             folder = folder.parent
@@ -115,7 +115,7 @@ def _import(module: str) -> ModuleType:
 
 
 def find_upgrades(module: ModuleType, engine: Any, named: str | None = None) -> Any:
-    """Return the upgrades that an option names, those of a graph's saver, or those in its module."""
+    """Return the upgrades of an option, of the graph's saver, or of its module."""
     if named is not None and ":" in named:
         found = _load(named, "MODULE:LIST")[1]
         return [found] if isinstance(found, Upgrade) else found

@@ -1,4 +1,4 @@
-"""The commands for the history of a thread, and the names of threads and checkpoints on the command line."""
+"""The commands for a thread's history, and lookup of threads and checkpoints."""
 
 from __future__ import annotations
 
@@ -40,37 +40,37 @@ if TYPE_CHECKING:
     from langgraph_keel.history.render.rows import TimelineRow
 
 EVERY_NS = "*"
-"""All namespaces of a thread."""
+"""Selects all namespaces of a thread."""
 
-MOMENT = "its # in `keel timeline` and `keel history`, its label, its id, or the beginning or end of that"
+MOMENT = "its # in `keel timeline` and `keel history`, its label, its id, or the start or end of its id"
 
-_SAME_LEDGER = "calls with the same arguments that this thread has made are answered from the ledger; others act"
-_OWN_LEDGER = "calls made up to this point are answered from the ledger; others act"
+_SAME_LEDGER = "calls that this thread already made with the same arguments are answered from the ledger; others run"
+_OWN_LEDGER = "calls made up to this point are answered from the ledger; others run"
 
 
 def config_of(thread: str, ns: str | None, checkpoint: str | None = None) -> Any:
-    """Return the config that names a thread, and what else is given."""
+    """Return the config of a thread, with its namespace and checkpoint if given."""
     given = {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint}
     return {"configurable": {key: value for key, value in given.items() if value is not None}}
 
 
 def check_thread(saver: Any, thread: str) -> None:
-    """Raise an error if there is no such thread."""
+    """Raise `NotFound` if the thread has no checkpoint."""
     if not _has_checkpoint(saver, thread):
         raise no_thread(saver, thread, "")
 
 
 def _has_checkpoint(saver: Any, thread: str) -> bool:
-    # Without its values: a thread that has lost one can be deleted.
+    # Reads no values: a thread that has lost one can still be deleted.
     return any(True for _ in saver.raw.list(config_of(thread, None), limit=1))
 
 
 def no_thread(saver: Any, thread: str, ns: str) -> NotFound:
-    """Return the error for a thread, or a namespace in it, that is not there."""
+    """Return the error for a thread, or a namespace in it, that does not exist."""
     if ns and _has_checkpoint(saver, thread):
-        return NotFound(f"thread {thread!r} has nothing in namespace {ns!r}: --ns '*' shows all of them")
-    # No name like it is offered: that may be the thread of another customer.
-    return NotFound(f"there is no thread {thread!r}: `keel threads` lists those there are")
+        return NotFound(f"thread {thread!r} has nothing in namespace {ns!r}: --ns '*' shows all namespaces")
+    # No similar name is suggested: it may be the thread of another customer.
+    return NotFound(f"there is no thread {thread!r}: `keel threads` lists all threads")
 
 
 def open_timeline(saver: Any, thread: str) -> Timeline:
@@ -82,17 +82,17 @@ def open_timeline(saver: Any, thread: str) -> Timeline:
 
 
 def moment_of(found: Timeline, at: str) -> Moment:
-    """Return the moment that a word of the command line names."""
+    """Return the moment that a command-line argument names."""
     if at.startswith("--"):
         raise InvalidInput(f"no such option: {at}")
-    is_position = at.removeprefix("-").isdecimal() and len(at) < 8  # longer ones are ends of ids
+    is_position = at.removeprefix("-").isdecimal() and len(at) < 8  # longer numbers are ends of ids
     return found.moment(int(at) if is_position else at)
 
 
-At = Annotated[str, typer.Argument(metavar="MOMENT", help=f"A moment: {MOMENT}.")]
+At = Annotated[str, typer.Argument(metavar="MOMENT", help=f"The checkpoint: {MOMENT}.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many, the newest.")]
-Every = Annotated[bool, typer.Option("--all", help="Show all of the thread.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The label: any text that is no number.")]
+Every = Annotated[bool, typer.Option("--all", help="Show the whole thread.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The label: any text except a number.")]
 NewThread = Annotated[
     str | None, typer.Argument(metavar="NEW", help="The new thread's id. Without it, a branch in the same thread.")
 ]
@@ -107,7 +107,7 @@ def history(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """List a thread's checkpoints, newest first: what ran, what comes next, what waits, where it branched.
+    """List a thread's checkpoints, newest first: nodes, questions, branches.
 
     Example: `keel history my-thread --limit 10`
     """
@@ -140,7 +140,7 @@ def latest_moments(timeline: Timeline, ns: str, limit: int) -> Sequence[Moment]:
 
 
 def moment_json(moment: Moment) -> dict[str, Any]:
-    """Return a moment as the JSON of commands has it."""
+    """Return a moment as commands print it with `--json`."""
     return {
         "position": moment.position,
         "checkpoint_id": moment.id,
@@ -204,7 +204,7 @@ def timeline(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """Draw a thread as a tree of moments: what ran, what changed, branches, subgraphs, labels, questions.
+    """Draw a thread as a tree of checkpoints: nodes, changes, branches, labels.
 
     Example: `keel timeline my-thread`
     """
@@ -236,7 +236,9 @@ def timeline(
 
 
 def rewind(thread: Thread, at: At, url: Url = DEFAULT_URL, by: Actor = None, json: AsJson = False) -> None:
-    """Make a moment the latest of its thread again; nothing is deleted. The next run goes on from there.
+    """Make an earlier checkpoint the latest of its thread.
+
+    Nothing is deleted; the next run starts there.
 
     Example: `keel rewind my-thread 14`
     """
@@ -250,15 +252,15 @@ def rewind(thread: Thread, at: At, url: Url = DEFAULT_URL, by: Actor = None, jso
         return
     console().print(_sentence("rewound ", thread, f" to #{moment.position}"))
     print_lines(_outlook(moment, _SAME_LEDGER))
-    console().print(Text(f"{command_line(url, 'timeline', thread)}  shows it", "dim"))
+    console().print(Text(f"See: {command_line(url, 'timeline', thread)}", "dim"))
 
 
 def fork(
     thread: Thread, at: At, new: NewThread = None, url: Url = DEFAULT_URL, by: Actor = None, json: AsJson = False
 ) -> None:
-    """Begin another way from a moment: a new thread that has its history, or a branch in the same one.
+    """Branch off at a checkpoint, to a new thread or within the same thread.
 
-    Says which tool calls the new thread would make again, and which approvals of the original it would act on.
+    Reports which tool calls the new thread would repeat, and which approvals of the original it would act on.
 
     Example: `keel fork my-thread 14 what-if`
     """
@@ -268,7 +270,7 @@ def fork(
         config = found.fork(moment, new, by=by)["configurable"]
         theirs = [] if new is None else list(saver.tools.calls(new))
         doubts, made = [call for call in theirs if is_doubt(call)], {call.key for call in theirs}
-        ours = [] if new is None else saver.tools.calls(thread)  # the fork has those up to the fork point
+        ours = [] if new is None else saver.tools.calls(thread)  # the fork has copies of the calls up to the fork point
         calls = [call for call in ours if call.key not in made and call.state in ("done", "claimed", "unknown")]
         calls.sort(key=lambda call: call.started_at)
         given = [] if new is None or not moment.next else _approvals_before(saver, found, moment)
@@ -284,7 +286,7 @@ def fork(
     else:
         console().print(_sentence("forked ", thread, f" at #{moment.position} to thread {plain(new)}"))
         print_lines([*_outlook(moment, _OWN_LEDGER), Text(plain(status), "yellow"), *_warnings(thread, given)])
-        console().print(Text(f"{command_line(url, 'timeline', new)}  shows it", "dim"))
+        console().print(Text(f"See: {command_line(url, 'timeline', new)}", "dim"))
 
 
 def _outlook(moment: Moment, ledger: str, run: str = "The next run") -> Iterator[Text]:
@@ -293,12 +295,12 @@ def _outlook(moment: Moment, ledger: str, run: str = "The next run") -> Iterator
         yield Text(f"{run} continues with {plain(', '.join(moment.next))}{again}.")
         yield Text(f"Tools of a ToolCache: {ledger}.", "dim")
     else:
-        yield Text("Nothing is left to run here: it waits for new input.")
+        yield Text("No step is left to run: the thread waits for new input.")
 
 
 def _approvals_before(saver: Any, found: Timeline, moment: Moment) -> list[ApprovalRequest]:
-    """Return the approvals on the way to a moment since the last input, on which its next step may act."""
-    len(found)  # reads the whole way
+    """Return approvals since the last input, on which the next step may act."""
+    len(found)  # reads the whole thread
     steps = set[str | None]()
     for address in reversed(found.pages.way_to(moment.address)):
         each = found.moment(str(address.checkpoint_id))
@@ -312,7 +314,7 @@ def _approvals_before(saver: Any, found: Timeline, moment: Moment) -> list[Appro
 
 
 def _warnings(thread: str, given: Sequence[ApprovalRequest]) -> Iterator[Text]:
-    """Yield which approvals a run of a fork may act on."""
+    """Yield a warning for each approval that a run of the fork may act on."""
     for request in given:
         what = plain(request.action) or one_line(describe_question(request.value), 60)
         by = f" by {plain(request.decision.by)}" if request.decision and request.decision.by else ""
@@ -325,7 +327,7 @@ def _call_json(call: KeptCall) -> dict[str, Any]:
 
 
 def label(thread: Thread, at: At, name: Name, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Give a moment a name, by which every command finds it; it is kept when the thread is pruned.
+    """Label a checkpoint; commands accept the label, and pruning keeps it.
 
     Example: `keel label my-thread 14 "before migration"`
     """
@@ -337,13 +339,13 @@ def label(thread: Thread, at: At, name: Name, url: Url = DEFAULT_URL, json: AsJs
 
 
 def unlabel(thread: Thread, name: Name, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Take a name back.
+    """Remove a label.
 
     Example: `keel unlabel my-thread "before migration"`
     """
     with open_to_change(url) as saver:
         saver.labels.remove(thread, name)
-    _print_label(thread, name, "took back the label", json, None)
+    _print_label(thread, name, "removed the label", json, None)
 
 
 def _print_label(thread: str, name: str, what: str, json: bool, checkpoint: str | None) -> None:
@@ -357,10 +359,15 @@ def _sentence(before: str, thread: str, after: str) -> Text:
     return Text.assemble(before, (plain(thread), "bold"), after)
 
 
-Before = Annotated[str, typer.Argument(metavar="A", help=f"A moment: {MOMENT}.")]
-After = Annotated[str | None, typer.Argument(metavar="B", help="Another one, named so too; the latest if left out.")]
-Other = Annotated[str | None, typer.Option("--other", metavar="THREAD", help="The thread of B, if it is another one.")]
-AsPatch = Annotated[bool, typer.Option("--patch", help="Print a JSON Patch (RFC 6902), which makes B of A as JSON.")]
+Before = Annotated[str, typer.Argument(metavar="A", help=f"The checkpoint: {MOMENT}.")]
+After = Annotated[
+    str | None,
+    typer.Argument(metavar="B", help="The checkpoint to compare with, named in the same way; the latest if left out."),
+]
+Other = Annotated[
+    str | None, typer.Option("--other", metavar="THREAD", help="The thread of B, if it is a different one.")
+]
+AsPatch = Annotated[bool, typer.Option("--patch", help="Print a JSON Patch (RFC 6902) that turns A into B.")]
 
 
 def diff(
@@ -374,7 +381,7 @@ def diff(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """Show what changed between two moments: messages word by word, other values by their paths.
+    """Show the changes between two checkpoints: messages by word, values by path.
 
     Example: `keel diff my-thread 14 "before migration"`
     """
@@ -390,6 +397,6 @@ def diff(
 
 
 def config_at(saver: Any, thread_id: str, text: str | None) -> Any:
-    """Return the config of a moment; of the latest one if `text` is `None`."""
+    """Return the config of the moment that `text` names, by default the latest."""
     found = open_timeline(saver, thread_id)
     return config_of(thread_id, "") if text is None else moment_of(found, text).config

@@ -12,16 +12,18 @@ from langgraph_keel.cli.output import bar, print_answer
 from langgraph_keel.keys.keyring import new_key
 
 keys = typer.Typer(
-    no_args_is_help=True, help="The keys of an encrypted store: make one, see which is needed, rotate, renew, migrate."
+    no_args_is_help=True, help="Manage the keys of an encrypted store: create, show, rotate, renew, migrate."
 )
 
 
 @keys.command("new")
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What to call it, such as the year.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key, such as the year.")],
     json: AsJson = False,
 ) -> None:
-    """Print a new master key, for `KEEL_KEYS` or a key file. It is stored nowhere: keep a copy.
+    """Create and print a master key, for `KEEL_KEYS` or a key file.
+
+    The key is not stored: keep a copy.
 
     Example: `(umask 077 && keel keys new 2026 > keel.keys)`
     """
@@ -31,9 +33,11 @@ def new(
 
 @keys.command("show")
 def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Show which master key a store needs, and which one is the current one. No secret is shown.
+    """Show which master key a store needs, and which one is current.
 
-    The keys are tried. Exit status 1 if they do not open the store.
+    No secret is shown.
+
+    Checks that the keys open the store. Exit status 1 if they do not.
 
     Example: `KEEL_KEYS_FILE=keel.keys keel keys show`
     """
@@ -46,9 +50,11 @@ def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 
 @keys.command("rotate")
 def rotate(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Make the first key of the keyring the master key of a store. Runs go on; no record is touched.
+    """Make the first key of the keyring the master key of a store.
 
-    Whoever has had the old one and a copy of the store can go on to read later copies: see `keel keys renew`.
+    Runs continue; no record is rewritten.
+
+    An attacker with the old key and a copy of the store can still read later copies: see `keel keys renew`.
 
     Example: `KEEL_KEYS_FILE=keel.keys keel keys rotate`
     """
@@ -61,10 +67,12 @@ def rotate(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 
 @keys.command("renew")
 def renew(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Rotate, and give the store and each thread another key for what is written from now on. Runs go on.
+    """Rotate the master key, and give the store and each thread a new key.
 
-    Whoever has had the old master key and a copy of the store reads none of it. What is there stays sealed as it is. It
-    may be cut off, and goes on when it is done again. Exit status 1 if keys of a thread cannot be read.
+    The new keys are for later writes. Runs continue.
+
+    An attacker with the old master key and a copy of the store cannot read later writes. Existing records are not
+    encrypted again. After an interruption, run it again to continue. Exit status 1 if keys of a thread cannot be read.
 
     Example: `KEEL_KEYS_FILE=keel.keys keel keys renew`
     """
@@ -78,16 +86,18 @@ def renew(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 @keys.command("migrate")
 def migrate(
     reclaim: Annotated[
-        bool, typer.Option("--reclaim", help="Then do as `keel reclaim --full`, which makes others wait.")
+        bool, typer.Option("--reclaim", help="Then run `keel reclaim --full`, which blocks other processes.")
     ] = False,
-    again: Annotated[bool, typer.Option("--again", help="Also where it was done before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also process threads that were migrated before.")] = False,
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """Seal all that stands in a store in plain text. Runs go on; it may be cut off, and goes on when it is done again.
+    """Encrypt all plain-text data in a store.
 
-    Exit status 1 if something cannot be read, and is left as it is. First give all programs keyrings with
-    `migrate=True`.
+    Runs continue. After an interruption, run it again to continue.
+
+    First give all programs keyrings with `migrate=True`. Exit status 1 if some data could not be read; it is left as
+    it is.
 
     Example: `KEEL_KEYS_FILE=keel.keys keel keys migrate`
     """

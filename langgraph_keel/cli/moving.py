@@ -1,4 +1,4 @@
-"""`keel import`: threads of LangGraph's own savers, moved in. `keel export --to-langgraph`: and out again."""
+"""The commands `keel import` and `keel export --to-langgraph`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="Where the threads are: `sqlite:///old.db`, the path of such a file, or `postgresql://...`. It is only "
-        "read.",
+        help="The store to import from: `sqlite:///old.db`, the path of such a file, or `postgresql://...`. It is "
+        "only read.",
     ),
 ]
-These = Annotated[list[str] | None, typer.Option("--thread", "-t", metavar="THREAD", help="This one. Repeatable.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Read and decode all of it, and write nothing.")]
+These = Annotated[
+    list[str] | None, typer.Option("--thread", "-t", metavar="THREAD", help="Only this thread. Repeatable.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Read and decode all threads, and write nothing.")]
 
 _SAID = {
-    "updated": "brought up to date",
+    "updated": "updated",
     "present": "there already",
-    "deleted": "deleted here after the move, and left so",
-    "failed": "left alone",
+    "deleted": "skipped: deleted here after an earlier import",
+    "failed": "skipped because of errors",
 }
 
 
@@ -39,10 +41,10 @@ def import_(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """Move threads in from the store of one of LangGraph's own savers, each compared with what it was there.
+    """Import threads from one of LangGraph's own savers, and compare them.
 
-    Safe while people go on (`moving_from=`), and to begin again: what is here is passed over. The exit status is 1 if a
-    thread could not be moved.
+    Safe while the application runs (`moving_from=`), and safe to repeat: imported threads are skipped. Exit status 1 if
+    a thread could not be imported.
 
     Example: `keel import old.db --url postgresql://localhost/agents`
     """
@@ -54,7 +56,7 @@ def import_(
             is_there = False
     with (
         open_store(url if is_there else "memory:", types=types_of(imports), read_only=dry_run) as saver,
-        bar("Moving threads", quiet=json, speed=True, keeps=not dry_run) as tell,
+        bar("Importing threads", quiet=json, speed=True, keeps=not dry_run) as tell,
     ):
         report = saver.moving.import_from(source, threads, dry_run=dry_run, on_progress=tell)
     _print_report(report, "imported", "would be moved" if dry_run else "moved", json=json)
@@ -67,14 +69,14 @@ def export_to_langgraph(
     check_store(url)
     with (
         open_store(url, read_only=True, types=types_of(imports)) as saver,
-        bar("Writing threads", quiet=json, speed=True, keeps=True) as tell,
+        bar("Exporting threads", quiet=json, speed=True, keeps=True) as tell,
     ):
         report = saver.moving.export_to(target, threads, on_progress=tell)
     _print_report(report, "exported", "written", json=json)
 
 
 def _print_report(report: Any, name: str, done: str, *, json: bool) -> None:
-    """Print the report of an import or export, which counts threads as `name`; exit with status 1 if one failed."""
+    """Print the report of an import or export; exit with status 1 if one failed."""
     words, counts = {name: f"{done} ({count_of(report.checkpoints, 'checkpoint')})"} | _SAID, report.threads
     lines = [f"{count_of(counts[name], 'thread')} {said}." for name, said in words.items() if counts[name]]
     print_answer(report.to_dict(), Text("\n".join(lines) or "There are no threads."), as_json=json)

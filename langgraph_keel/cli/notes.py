@@ -1,4 +1,4 @@
-"""The commands for notes beside a thread, and for what the next session reads first: hand-off and journal."""
+"""The commands for the notes, the hand-off and the journal of threads."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ from langgraph_keel.display.text import count_of, plain
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.handoff import Handoff
 
-Words = Annotated[str, typer.Argument(metavar="TEXT", help="What was decided or found, or is to be done.")]
+Words = Annotated[str, typer.Argument(metavar="TEXT", help="The decision, finding, goal or next step.")]
 NoteId = Annotated[str, typer.Argument(metavar="NOTE", help="The note's id, or its beginning or end.")]
-Outcome = Annotated[str, typer.Argument(metavar="OUTCOME", help="How it ended.")]
+Outcome = Annotated[str, typer.Argument(metavar="OUTCOME", help="The outcome of the decision.")]
 Kind = Annotated[str, typer.Option("--kind", metavar="KIND", help="`decision`, `finding`, `goal` or `next`.")]
 Because = Annotated[str, typer.Option("--because", metavar="TEXT", help="The reason.")]
-Ended = Annotated[str | None, typer.Option("--outcome", metavar="TEXT", help="How a decision ended, if that is known.")]
+Ended = Annotated[
+    str | None, typer.Option("--outcome", metavar="TEXT", help="The outcome of a decision, if it is known.")
+]
 OneThread = Annotated[str | None, typer.Argument(metavar="THREAD", help="The thread's id; without it, all threads.")]
 Open = Annotated[bool, typer.Option("--open", help="Only decisions without an outcome.")]
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write it to this file instead.")]
-Tokens = Annotated[int, typer.Option("--tokens", metavar="N", help="The most it may take, of four characters each.")]
-AtMoment = Annotated[str | None, typer.Option("--at", metavar="MOMENT", help=f"An earlier moment: {MOMENT}.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to this file instead.")]
+Tokens = Annotated[
+    int, typer.Option("--tokens", metavar="N", help="Maximum length in tokens, of four characters each.")
+]
+AtMoment = Annotated[str | None, typer.Option("--at", metavar="MOMENT", help=f"An earlier checkpoint: {MOMENT}.")]
 Owner = Annotated[str | None, typer.Option("--owner", metavar="NAME", help="All threads of this owner instead.")]
 
 
@@ -39,7 +43,7 @@ def note(
     outcome: Ended = None,
     json: AsJson = False,
 ) -> None:
-    """Write a note beside a thread: a decision before the act, a finding, a goal or the next step.
+    """Attach a note to a thread: a decision, a finding, a goal or the next step.
 
     Example: `keel note my-thread "migrate the table" --because "the tests pass"`
     """
@@ -49,17 +53,17 @@ def note(
 
 
 def outcome(note: NoteId, outcome: Outcome, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Write the outcome of a decision that was noted before.
+    """Record the outcome of an earlier decision.
 
     Example: `keel outcome 4f1c2a "migrated 1,200 rows"`
     """
     with open_to_change(url) as saver:
         made = saver.history.set_outcome(note, outcome)
-    print_answer(asdict(made), Text(f"note {made.id} has its outcome"), as_json=json)
+    print_answer(asdict(made), Text(f"outcome of note {made.id} recorded"), as_json=json)
 
 
 def notes(thread: OneThread = None, url: Url = DEFAULT_URL, open: Open = False, json: AsJson = False) -> None:
-    """List notes of a thread, or of all threads, the oldest first.
+    """List the notes of a thread, or of all threads, oldest first.
 
     Example: `keel notes --open`
     """
@@ -78,7 +82,7 @@ def notes(thread: OneThread = None, url: Url = DEFAULT_URL, open: Open = False, 
         for line in (*about, f"thread {each.thread_id} · {local_time(each.at)} · {each.id}"):
             console().print(Indented(Text(plain(line), "dim")))
     if not found:
-        console().print("No decision is without an outcome." if open else "There are no notes.")
+        console().print("Every decision has an outcome." if open else "There are no notes.")
 
 
 def handoff(
@@ -90,7 +94,7 @@ def handoff(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """Show what the next session needs to continue a thread: goal, done, failed, decided, next step.
+    """Summarize a thread for the next session: goal, work, decisions, next step.
 
     Example: `keel handoff my-thread --out HANDOFF.md`
     """
@@ -110,7 +114,7 @@ def handoff(
 def journal(
     thread: OneThread = None, url: Url = DEFAULT_URL, owner: Owner = None, since: Since = None, json: AsJson = False
 ) -> None:
-    """Show by day what happened in a thread, or in all threads of an owner: runs, tools, notes, decisions.
+    """Show a daily journal of a thread, or of all threads of an owner.
 
     Example: `keel journal my-thread --since 7d`
     """

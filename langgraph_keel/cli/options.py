@@ -1,4 +1,4 @@
-"""The options that commands share, and the stores that commands open with them."""
+"""Options that commands share, and functions that open stores for commands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORMS = "URLs are sqlite:///agent.db, files:DIRECTORY, postgresql://HOST/DATABAS
 
 
 def confirm(question: str, otherwise: str) -> None:
-    """Ask on standard error, as standard output may be a file; exit with status 1 at a no."""
+    """Ask on standard error; exit with status 1 if the answer is no."""
     if not typer.confirm(question, err=True):
         typer.echo(otherwise, err=True)
         raise typer.Exit(1)
@@ -52,35 +52,33 @@ def wants_json(ctx: typer.Context) -> bool:
 
 Yes = Annotated[
     bool,
-    typer.Option("--yes", "-y", help="Do it without asking. Without a terminal to ask in, nothing is done without it."),
+    typer.Option("--yes", "-y", help="Do not ask for confirmation. Required if there is no terminal to ask in."),
 ]
 Actor = Annotated[
-    str | None, typer.Option("--by", envvar="KEEL_REVIEWER", metavar="NAME", help="Who does it, for the audit trail.")
+    str | None, typer.Option("--by", envvar="KEEL_REVIEWER", metavar="NAME", help="Your name, for the audit trail.")
 ]
-Url = Annotated[
-    str, typer.Option("--url", envvar="KEEL_URL", metavar="URL", callback=url_of, help="The store to look into.")
-]
+Url = Annotated[str, typer.Option("--url", envvar="KEEL_URL", metavar="URL", callback=url_of, help="The store to use.")]
 AsJson = Annotated[
     bool,
     typer.Option(
         "--json", callback=_remember_json, is_eager=True, help="Print JSON, and nothing else, to standard output."
     ),
 ]
-Full = Annotated[bool, typer.Option("--full", help="Shorten nothing: whole ids, whole values, every channel.")]
+Full = Annotated[bool, typer.Option("--full", help="Show full ids, full values and every channel.")]
 Imports = Annotated[
     list[str] | None,
     typer.Option(
         "--import",
         metavar="MODULE",
-        help="Import this module first, so that values of its classes can be read (found from the current "
-        "directory too). Repeatable.",
+        help="Import this module first, so that values of its classes can be read (also from the current "
+        "directory). Repeatable.",
     ),
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--model", metavar="NAME", help="Only threads that this model has written, as asked for or served."),
+    typer.Option("--model", metavar="NAME", help="Only threads written by this model (its requested or served name)."),
 ]
-Ns = Annotated[str, typer.Option("--ns", metavar="NS", help="A subgraph's namespace; `*` for all of them.")]
+Ns = Annotated[str, typer.Option("--ns", metavar="NS", help="A subgraph's namespace; `*` for all namespaces.")]
 Thread = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.")]
 
 
@@ -88,10 +86,10 @@ def duration(text: str) -> float:
     """Return the seconds in an option such as `90s`, `15m`, `12h`, `7d` or `2w`."""
     found = _DURATION.fullmatch(text.strip())
     if not found:
-        raise InvalidInput(f"{text!r} is no duration: use a number with s, m, h, d or w, such as 12h or 7d")
+        raise InvalidInput(f"{text!r} is not a duration: use a number with s, m, h, d or w, such as 12h or 7d")
     number, unit = found.groups()
     if not unit:
-        raise InvalidInput(f"{text!r} is no duration without a unit: say {number}d, {number}h or {number}s")
+        raise InvalidInput(f"{text!r} is not a duration without a unit: use {number}d, {number}h or {number}s")
     seconds = float(number) * _SECONDS[unit]
     if not 0 < seconds < LONGEST:
         raise InvalidInput(f"{text!r}: a duration must be more than 0, and less than 300 years")
@@ -99,7 +97,7 @@ def duration(text: str) -> float:
 
 
 def read_time(param: typer.CallbackParam, text: str | None) -> Any:
-    """Parse the time of an option: an age (`12h`, `7d`), or a date or time in ISO form."""
+    """Parse an age (`12h`, `7d`), or a date or time in ISO form, of an option."""
     if text is None:
         return None
     try:
@@ -110,17 +108,17 @@ def read_time(param: typer.CallbackParam, text: str | None) -> Any:
         return datetime.now(UTC) - timedelta(seconds=duration(text))
     except (InvalidInput, OverflowError):
         option = param.opts[0]
-        raise InvalidInput(f"{option} {text!r}: say how long ago (90m, 12h, 7d), or when (2026-11-23)") from None
+        raise InvalidInput(f"{option} {text!r}: give an age (90m, 12h, 7d), or a date (2026-11-23)") from None
 
 
-# Their values are times: the annotations are those of the words on the command line.
+# The callback converts them to times; the annotation is the type on the command line.
 Since = Annotated[
     str | None,
     typer.Option(
         "--since",
         metavar="TIME",
         callback=read_time,
-        help="Only threads active since: so long ago (12h, 7d), or 2026-11-23.",
+        help="Only threads active since then: an age (12h, 7d) or a date (2026-11-23).",
     ),
 ]
 Until = Annotated[
@@ -129,15 +127,18 @@ Until = Annotated[
         "--until",
         metavar="TIME",
         callback=read_time,
-        help="Only threads not active after: so long ago, or 2026-11-23.",
+        help="Only threads not active after this time: an age (12h, 7d) or a date (2026-11-23).",
     ),
 ]
 
 
 @contextmanager
 def open_store(url: str, *, migrate: bool = False, **options: Any) -> Iterator[Any]:
-    """Open a store, or a tenant's view of it (`keel --tenant`); its keys and blobs are the environment's by default."""
-    # An option `encryption` or `blobs` of `None` means none. With `migrate`, plain text is read, too.
+    """Open a store, or a tenant's view of it (`keel --tenant`).
+
+    Keys and blobs default to those of the environment.
+    """
+    # `encryption=None` and `blobs=None` mean none. With `migrate`, plain text can be read, too.
     if "blobs" not in options and (blobs := os.environ.get("KEEL_BLOBS")):
         options["blobs"] = blobs
     if "encryption" not in options:
@@ -158,7 +159,7 @@ def types_of(imports: list[str] | None) -> list[type] | None:
 
 @contextmanager
 def open_to_read(url: str, imports: list[str] | None = None, **options: Any) -> Iterator[Any]:
-    """Open a store for reading. Values of classes of other modules than these are placeholders."""
+    """Open a store for reading; classes outside of `imports` become placeholders."""
     try:
         with _name_store(url), open_store(url, read_only=True, types=types_of(imports), **options) as saver:
             yield saver.raw
@@ -168,14 +169,14 @@ def open_to_read(url: str, imports: list[str] | None = None, **options: Any) -> 
 
 @contextmanager
 def open_to_change(url: str, *, migrate: bool = False) -> Iterator[Any]:
-    """Open a store that exists, to change it."""
+    """Open an existing store for changes."""
     check_store(url)
     with _name_store(url), open_store(url, migrate=migrate) as saver:
         yield saver
 
 
 def check_store(url: str, **options: Any) -> None:
-    """See that there is a store."""
+    """Raise `NotFound` if the store does not exist."""
     try:
         with open_store(url, read_only=True, **options) as saver:
             saver.get_tuple({"configurable": {"thread_id": "is there a store?"}})
@@ -187,35 +188,35 @@ def check_store(url: str, **options: Any) -> None:
 
 @contextmanager
 def _name_store(url: str) -> Iterator[None]:
-    """Have an error about something missing name the store."""
+    """Add the name of the store to a `NotFound` error."""
     try:
         yield
     except NotFound as error:
-        check_store(url)  # if that is missing, there is no more to say
+        check_store(url)  # raises the better error if the whole store is missing
         raise NotFound(f"{error} (in {without_password(url)})") from None
 
 
 def url_to_name(url: str) -> str:
-    """Return the URL with which another command finds this store; empty if it finds it without one."""
+    """Return the URL that another command needs for this store, if any."""
     is_implied = url == url_of(os.environ.get("KEEL_URL") or DEFAULT_URL)
     return "" if is_implied else without_password(url)
 
 
 def command_line(url: str, *words: str) -> str:
-    """Return a command about the same store and tenant, as a shell takes it."""
+    """Return a shell command for the same store and tenant."""
     tenant, name = TENANT.get(), url_to_name(url)
     start = ["keel"] if tenant is None else ["keel", "--tenant", tenant]
     return " ".join(map(shell_word, [*start, *words, *(["--url", name] if name else [])]))
 
 
 def advise_import(error: RefusedType) -> RefusedType:
-    """Return the error, with advice to name the module of the class, if there can be one."""
+    """Return the error, with advice to import the module if that can help."""
     advice = _advice([error.type_name], ())
     return type(error)(error.type_name, f"{error.reason}{advice}", error.path, error.where) if advice else error
 
 
 def tell_unread(shown: Any, imports: list[str] | None) -> None:
-    """Print on standard error how many of the values that are shown were not read, and how to read them."""
+    """Report to standard error the number of values not read, and how to read them."""
     found = list(find_unread(shown))
     if found:
         names = [each.type_name for each in found]
@@ -224,19 +225,19 @@ def tell_unread(shown: Any, imports: list[str] | None) -> None:
 
 
 def tell_names(what: str, names: Iterable[str], imports: list[str] | None, why: str = ".") -> None:
-    """Print on standard error the classes of values that were not read, and how to read them."""
+    """Report to standard error the classes of values that were not read."""
     known = dict.fromkeys(names)
     line = f"{what}, of {', '.join(known)}{why}{_advice(known, imports or ())}"
     console(stderr=True).print(Text(plain(line), "yellow"), soft_wrap=True)
 
 
 def _advice(names: Iterable[str], imports: Collection[str]) -> str:
-    """Return the options that import the modules of classes, if there are any to import."""
+    """Return the `--import` options for the modules of these classes, if any."""
     modules: dict[str, None] = {}
     for name in names:
-        module = re.split(r"\.(?=[A-Z])", name)[0]  # a class may be inside of another one
+        module = re.split(r"\.(?=[A-Z])", name)[0]  # a class may be nested in another one
         if "<locals>" not in name:
             modules[name.rpartition(".")[0] if module == name else module] = None
-    known = {*imports, *sys.stdlib_module_names, "__main__", LOST[0]}  # no module brings back what is lost
+    known = {*imports, *sys.stdlib_module_names, "__main__", LOST[0]}  # no module restores a lost value
     wanted = [f"--import {module}" for module in modules if module not in known]
     return f" If you trust it: {' '.join(wanted)}" if wanted else ""

@@ -1,4 +1,4 @@
-"""Output of commands: consoles, JSON, tables, text that is safe to print, and the progress bar."""
+"""Output of commands: consoles, JSON, tables, safe text, the progress bar."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _UNBROKEN = ("#", "id", "checkpoint", "time", "last activity", "took")
 T = TypeVar("T")
 
 PATIENCE = 0.5
-"""Seconds that work may take without a bar."""
+"""Seconds of work before a progress bar appears."""
 
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """Return a console that takes every string literally: no markup, no emoji codes, no highlighting."""
+    """Return a console without markup, emoji codes or highlighting."""
     return Console(markup=False, emoji=False, highlight=False, stderr=stderr, quiet=quiet)
 
 
 def shell_word(text: str) -> str:
-    """Return `text` as one word for a shell; what could steer a terminal is written as an escape of bash and zsh."""
+    """Return `text` as one word for a shell, with control characters escaped."""
     if plain(text) == text:
         return shlex.quote(text)
     inner = text.replace("\\", "\\\\").replace("'", "\\'")
@@ -49,7 +49,7 @@ def shell_word(text: str) -> str:
 
 
 def block(text: str, limit: int | None = None) -> Text:
-    """Return `text` as lines to print, cut after `limit` characters with a note of what is missing."""
+    """Return `text` as lines, cut after `limit` characters with a note."""
     shown = Text(plain(text if limit is None else text[:limit], keep="\n\t"), overflow="fold")
     if limit is not None and len(text) > limit:
         shown.append(f" … {len(text) - limit:,} more characters (--full)", "dim")
@@ -57,7 +57,7 @@ def block(text: str, limit: int | None = None) -> Text:
 
 
 def local_time(timestamp: str) -> str:
-    """Return an ISO timestamp in local time: the hour alone if it is of today."""
+    """Return an ISO timestamp in local time, without the date if it is today."""
     try:
         moment = datetime.fromisoformat(timestamp).astimezone()
     except ValueError:
@@ -66,23 +66,23 @@ def local_time(timestamp: str) -> str:
 
 
 def thread_name(thread_id: str, style: str = "") -> Text:
-    """Return the id of a thread for a table: the start of it, if it is longer than any that people give."""
+    """Return the id of a thread for a table, shortened if it is very long."""
     shown = thread_id if len(thread_id) <= _LONGEST_ID else thread_id[: _LONGEST_ID - 1] + "…"
     return Text(plain(shown), style, overflow="fold")
 
 
 def without_password(url: str) -> str:
-    """Return `url` fit to be shown."""
+    """Return `url` without its password, safe to print."""
     return plain(_PASSWORD.sub(r"\1***", _CREDENTIALS.sub(r"\1:***@", url)))
 
 
 def print_json(value: Any) -> None:
-    """Print `value` as JSON in ASCII, which every pipe and terminal can carry."""
+    """Print `value` as JSON in ASCII, which every pipe and terminal supports."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def print_answer(data: Any, page: RenderableType, *, as_json: bool) -> None:
-    """Print the answer of a command: data as JSON, or a page, whose lines are not wrapped if it is text."""
+    """Print the answer of a command: data as JSON, or a page. Text is not wrapped."""
     if as_json:
         print_json(data)
     else:
@@ -90,13 +90,13 @@ def print_answer(data: Any, page: RenderableType, *, as_json: bool) -> None:
 
 
 def print_lines(lines: Iterable[Text]) -> None:
-    """Print lines that are not to be wrapped, such as commands to copy."""
+    """Print lines without wrapping them, such as commands to copy."""
     for line in lines:
         console().print(line, soft_wrap=True)
 
 
 def report_error(error: KeelError, *, as_json: bool) -> None:
-    """Print `error`: one red line on standard error, or one JSON object on standard output."""
+    """Print an error: a red line on standard error, or JSON on standard output."""
     if as_json:
         print_json({"error": {"code": error.code, "message": str(error)}})
         return
@@ -104,19 +104,19 @@ def report_error(error: KeelError, *, as_json: bool) -> None:
 
 
 def error_line(error: KeelError) -> Text:
-    """Return the line that names an error."""
+    """Return the line that reports an error."""
     return Text.assemble(("error: ", "bold red"), plain(str(error)), style="red")
 
 
 def print_failures(failed: Mapping[str, str]) -> None:
-    """Print the threads that something has failed for, and why."""
+    """Print the threads that failed, and why."""
     marks = ("! ", "red")
     print_lines(Text.assemble(marks, (plain(name), "bold"), f"  {plain(why)}") for name, why in failed.items())
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A table of the columns that have cells; if a word would not fit its column, a paragraph for each row."""
+    """A table of non-empty columns, or a paragraph per row if it does not fit."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | Text] | Text]  # the cells of each, or a `Text` across all columns
@@ -124,7 +124,7 @@ class Rows:
     at: int = 0  # width below which there is no table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Choose by the width there is."""
+        """Render a table or paragraphs, depending on the width."""
         rows = [row for row in self.rows if not isinstance(row, Text)]
         used = [place for place in range(len(self.columns)) if any(row[place] for row in rows)]
         whole = self._table(used, rows)
@@ -162,7 +162,7 @@ class Rows:
 
 
 def _fit_columns(table: Table, console: Console, available: int) -> bool:
-    """Give the columns of a table widths in which no word is broken, as rich does not; return whether there are any."""
+    """Set column widths that break no word; return whether that is possible."""
     widths, least = zip(*(_sizes(column, console, available) for column in table.columns), strict=True)
     for column in table.columns:
         column.width = 1
@@ -179,7 +179,7 @@ def _fit_columns(table: Table, console: Console, available: int) -> bool:
 
 
 def _sizes(column: Column, console: Console, available: int) -> tuple[int, int]:
-    """Return the width at which a column is not wrapped, at most that available, and the width of its longest word."""
+    """Return the preferred and the minimum width of a column."""
     options = console.options.update_width(_ANY_WIDTH)
     cells = [console.measure(cell, options=options) for cell in (column.header, *column.cells)]
     least = max(cell.maximum if column.no_wrap else cell.minimum for cell in cells)
@@ -187,7 +187,7 @@ def _sizes(column: Column, console: Console, available: int) -> tuple[int, int]:
 
 
 def table_of(*columns: str) -> Table:
-    """Return a table without rows, with less between its columns if there are many. `>` marks a column of numbers."""
+    """Return an empty table. `>` marks a column of numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
     table.padding = (0, 1, 0, 0) if len(columns) > 6 else (0, 1)
     for column in columns:
@@ -199,29 +199,29 @@ def table_of(*columns: str) -> Table:
 
 @dataclass(frozen=True)
 class Indented:
-    """A text, two columns to the right, with no blanks at the ends of its lines."""
+    """A text that is indented by two columns, without blanks at the ends of its lines."""
 
     text: Text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Wrap it."""
+        """Wrap the text."""
         for line in self.text.wrap(console, max(1, options.max_width - 2), overflow="fold"):
             line.rstrip()
             yield Text.assemble("  " if line else "", line)
 
 
 class Tell(Protocol):
-    """Shows how much is done, of how much if that is known, and how many bytes have moved."""
+    """Shows progress: the number done, the total if it is known, and the bytes moved."""
 
     def __call__(self, done: int, total: int | None, nbytes: int = 0) -> None:
-        """Show it."""
+        """Update the progress."""
 
 
 @contextmanager
 def bar(
     what: str, *, quiet: bool = False, speed: bool = False, keeps: bool = False, then: str | None = None
 ) -> Iterator[Tell]:
-    """Show progress on a terminal's standard error after `PATIENCE`; `then` is what Ctrl-C prints about the work."""
+    """Show progress on standard error after `PATIENCE`; Ctrl-C prints `then`."""
     from rich import progress as rich
 
     class Speed(rich.ProgressColumn):
@@ -233,7 +233,7 @@ def bar(
     columns += [rich.TimeElapsedColumn()]
     if speed:
         columns += [rich.TextColumn("[dim]{task.fields[moved]}"), Speed()]
-        columns += [rich.TextColumn("[dim]rest"), rich.TimeRemainingColumn()]
+        columns += [rich.TextColumn("[dim]left"), rich.TimeRemainingColumn()]
     shown = rich.Progress(*columns, console=errors, transient=True)
     task, begun, counts = shown.add_task(what, total=None, moved=""), monotonic(), "0"
 
@@ -246,7 +246,7 @@ def bar(
             shown.start()
 
     if then is None:
-        then = "What is done stays: the same command goes on from there." if keeps else "Nothing was changed."
+        then = "Finished work is kept: run the same command again to continue." if keeps else "Nothing was changed."
     try:
         try:
             yield tell
@@ -259,7 +259,7 @@ def bar(
 
 
 def with_bar(items: Iterable[T], what: str, *, quiet: bool = False) -> Iterator[T]:
-    """Yield the items, with a bar that shows how many of them are done."""
+    """Yield the items, and show their number in a progress bar."""
     with bar(what, quiet=quiet) as tell:
         for number, item in enumerate(items):
             tell(number, len(items) if isinstance(items, Sized) else None)

@@ -1,4 +1,4 @@
-"""`keel provenance`: the model calls of a thread. `keel export`: threads as JSON Lines, one thread a line."""
+"""The commands `keel provenance` and `keel export`."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from langgraph_keel.provenance.reading import DriftMark
 from langgraph_keel.provenance.records import ModelCall
 
 OneMoment = Annotated[
-    str | None, typer.Argument(metavar="MOMENT", help=f"Only the calls that led to this moment: {MOMENT}.")
+    str | None, typer.Argument(metavar="MOMENT", help=f"Only the calls that led to this checkpoint: {MOMENT}.")
 ]
 Checkpoint = Annotated[
-    str | None, typer.Option("--checkpoint", "-c", metavar="MOMENT", help="The moment, said as an option.")
+    str | None, typer.Option("--checkpoint", "-c", metavar="MOMENT", help="The checkpoint, given as an option.")
 ]
-_GONE = Text("The first checkpoints are gone, and calls with them: there were more.", "yellow")
+_GONE = Text("The list is incomplete: early checkpoints were removed, and their model calls with them.", "yellow")
 
 _UNSAID = (None, False, None, None, None, None, "messages", None)
 
-_SAID = {"filtered": "by the filters", "no messages": "without messages", "unknown cost": "of unknown cost"}
+_SAID = {"filtered": "by the filters", "no messages": "without messages", "unknown cost": "with unknown cost"}
 
 
 def provenance(
@@ -64,12 +64,12 @@ def provenance(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """List the calls of models that wrote a thread: which model answered, with what, and where that changed.
+    """List the model calls of a thread: models, settings, and their changes.
 
-    Example: `keel provenance my-thread`, or of its last moment only: `keel provenance my-thread -1`
+    Example: `keel provenance my-thread`, or for its latest checkpoint only: `keel provenance my-thread -1`
     """
     if moment is not None and checkpoint is not None:
-        raise InvalidInput(f"name one moment: {moment!r}, or --checkpoint {checkpoint!r}")
+        raise InvalidInput(f"give one checkpoint: {moment!r}, or --checkpoint {checkpoint!r}")
     wanted = moment if checkpoint is None else checkpoint
     with open_to_read(url, imports) as saver:
         calls, marks = saver.provenance.read(config_of(thread, None)), saver.provenance.drifts(thread)
@@ -91,16 +91,16 @@ def provenance(
 
 
 def _is_cut(saver: Any, thread: str) -> bool:
-    """Return whether calls of a thread are gone; `False` if that is unknown: without messages, or damaged."""
+    """Return whether model calls were removed; `False` if that is unknown."""
     return any(line["usage"] is None for line in saver.provenance.trajectories([thread], on_skip=lambda *_: None))
 
 
 def calls_page(
     thread: str, calls: Sequence[ModelCall], marks: Sequence[DriftMark], places: Mapping[str, int], *, full: bool
 ) -> RenderableType:
-    """Return the page of `keel provenance`; `places` are the positions of checkpoints."""
+    """Return the page of `keel provenance`; `places` maps checkpoint ids to positions."""
     if not calls and not marks:
-        return Text(f"No calls of models recorded for thread {plain(thread)}", "dim")
+        return Text(f"No model calls recorded for thread {plain(thread)}", "dim")
     shown: list[RenderableType] = [_title(thread, calls)]
     parts: list[ModelCall | DriftMark] = []  # each mark before the first call after the change
     for call in calls:
@@ -126,7 +126,7 @@ def _title(thread: str, calls: Sequence[ModelCall]) -> Text:
 
 
 def _mark(mark: DriftMark, places: Mapping[str, int]) -> Text:
-    """Return the changes, one a line."""
+    """Return the changes, one per line."""
     at = f"drift at #{places[mark.checkpoint_id]}: " if mark.checkpoint_id in places else ""
     text = Text(style="yellow", overflow="fold")
     for number, change in enumerate(mark.changes):
@@ -153,12 +153,12 @@ def _cells(call: ModelCall, places: Mapping[str, int]) -> list[Text]:
 
 
 def _place(call: ModelCall, places: Mapping[str, int]) -> str:
-    """Return the position of the moment that a call led to; empty if that is gone."""
+    """Return the position of the moment that a call led to; empty if it was removed."""
     return str(places.get(call.checkpoint_id or "", ""))
 
 
 def _count(call: ModelCall, name: str) -> int:
-    """Return a count of tokens; 0 if a provider has put something else there."""
+    """Return a token count; 0 if the provider stored something other than a number."""
     count = call.usage.get(name)
     return count if isinstance(count, int) else 0
 
@@ -179,10 +179,10 @@ Output = Annotated[
         "--output", "-o", metavar="FILE", help="Write to this file, device or FIFO; to standard output if left out."
     ),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
-Channel = Annotated[str, typer.Option("--channel", metavar="NAME", help="The channel that holds the messages.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
+Channel = Annotated[str, typer.Option("--channel", metavar="NAME", help="The channel that contains the messages.")]
 Label = Annotated[
-    str | None, typer.Option("--label", metavar="TEXT", help="Only threads whose last label or outcome is this.")
+    str | None, typer.Option("--label", metavar="TEXT", help="Only threads whose latest label or outcome is this.")
 ]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Write at most this many.")]
 MinCost = Annotated[float | None, typer.Option(metavar="AMOUNT", min=0, help="Only threads that cost at least this.")]
@@ -199,7 +199,7 @@ MaxCost = Annotated[float | None, typer.Option(metavar="AMOUNT", min=0, help="On
 
 @dataclass(slots=True)
 class Report:
-    """The errors of damaged threads, the numbers of skipped ones by reason, and the placeholders that were written."""
+    """Errors by thread, skipped threads by reason, and written placeholders."""
 
     tell: Tell
     total: int | None
@@ -210,7 +210,7 @@ class Report:
     unread: list[Unread] = field(default_factory=list)
 
     def skip(self, thread_id: str, why: str | KeelError) -> None:
-        """Count a thread that is skipped; print its error if it cannot be read."""
+        """Count a skipped thread; print its error if it could not be read."""
         if isinstance(why, KeelError):
             error = advise_import(why) if isinstance(why, RefusedType) else why
             self.errors[thread_id] = error
@@ -220,7 +220,7 @@ class Report:
         self._tell_done()
 
     def take(self, unread: Iterable[Unread]) -> None:
-        """Count a line, and keep its placeholders."""
+        """Count a written line, and remember its placeholders."""
         self.written += 1
         self.unread += unread
         self._tell_done()
@@ -244,28 +244,28 @@ def export(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """Write threads as JSON Lines: messages in chat format, calls of tools and models, usage, cost, outcome.
+    """Export threads as JSON Lines: messages, tool and model calls, usage, cost.
 
-    One thread a line, one in memory at a time. What cannot be read is named on standard error, the rest is written,
-    and the status is 1. With --json and a file, a report goes to standard output. With --to-langgraph, all that is in
-    the threads goes to the store of one of LangGraph's own savers instead, which then goes on with them.
+    One thread per line, one in memory at a time. Threads that cannot be read are reported on standard error, the others
+    are written, and the exit status is 1. With --json and a file, a report is printed to standard output. With
+    --to-langgraph, the complete threads are written to the store of one of LangGraph's own savers, to continue there.
 
     Example: `keel export --label good --output good.jsonl`
     """
     if to_langgraph is not None:
         if (output, overwrite, model, label, min_cost, max_cost, channel, limit) != _UNSAID:
             raise InvalidInput(
-                "--to-langgraph writes whole threads: besides it, only --thread, --import and --json count"
+                "--to-langgraph writes whole threads: it can be combined with --thread, --import and --json only"
             )
         export_to_langgraph(url, to_langgraph, threads, imports, json)
         return
     try:
         if output is not None and os.path.samestat(output.stat(), os.fstat(sys.stdout.fileno())):
             output = None  # such as `/dev/stdout`
-    except (OSError, ValueError):  # it does not exist; or standard output is no file
+    except (OSError, ValueError):  # it does not exist, or standard output is not a file
         pass
     if json and output is None:
-        raise InvalidInput("--json prints a report of what was written to a file: give --output FILE")
+        raise InvalidInput("--json prints a report about the written file: give --output FILE")
     wanted = {"model": model, "label": label, "min_cost": min_cost, "max_cost": max_cost, "channel": channel}
     store = open_to_read(url, imports)
     then = "" if output is None or _is_stream(output) else f"{output} was not written."
@@ -275,7 +275,7 @@ def export(
         total = len(threads) if threads else sum(1 for _ in saver.threads()) if is_shown else None
         report = Report(tell, total, quiet=json)
         for line in saver.provenance.trajectories(threads or None, limit=limit, on_skip=report.skip, **wanted):
-            # In ASCII: no character of a text can be taken for the end of the line.
+            # ASCII, so that no character of a text can be read as a line break.
             file.write(lines.dumps(as_json(line), allow_nan=False) + "\n")
             report.take(find_unread(line))
     _print_report(report, output, as_report=json)
@@ -286,7 +286,7 @@ def export(
 
 @contextmanager
 def open_output(path: Path | None, overwrite: bool) -> Iterator[TextIO]:
-    """Open the output. A file gets its name when all of it is on disk."""
+    """Open the output. A file gets its name only when it is completely on disk."""
     if path is None:
         yield sys.stdout
         return
@@ -294,7 +294,7 @@ def open_output(path: Path | None, overwrite: bool) -> Iterator[TextIO]:
         with _open_text(path) if _is_stream(path) else _replace_file(path, overwrite) as file:
             yield file
     except KeelError:
-        raise  # some are errors of the system too
+        raise  # some are also an OSError
     except OSError as error:
         raise InvalidInput(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -306,7 +306,7 @@ def _open_text(path: Path, mode: str = "w") -> TextIO:
 @contextmanager
 def _replace_file(path: Path, overwrite: bool) -> Iterator[TextIO]:
     check_free(path, overwrite)
-    target = Path(os.path.realpath(path))  # a link stays one
+    target = Path(os.path.realpath(path))  # a symbolic link is kept
     part = target.with_name(f".{target.name}.{token_hex(4)}.part")
     with _exit_on_signals():
         try:
@@ -322,7 +322,7 @@ def _replace_file(path: Path, overwrite: bool) -> Iterator[TextIO]:
 
 @contextmanager
 def _exit_on_signals() -> Iterator[None]:
-    """Have signals that end a process raise `SystemExit`, so that it cleans up."""
+    """Make signals that end the process raise `SystemExit`, so that it cleans up."""
     if current_thread() is not main_thread():
         yield
         return
@@ -338,16 +338,16 @@ def _exit_on_signals() -> Iterator[None]:
 
 
 def _is_stream(path: Path) -> bool:
-    """Return whether there is a FIFO or a device, which is written to directly."""
+    """Return whether the path is a FIFO or a device, which is written to directly."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def check_free(path: Path, overwrite: bool) -> None:
-    """Raise an error if a file may not be written."""
+    """Raise an error if the file must not be written."""
     if path.exists() and not path.is_file():
-        raise InvalidInput(f"{path} is there, and is no file")
+        raise InvalidInput(f"{path} exists and is not a file")
     if path.exists() and not overwrite:
-        raise InvalidInput(f"{path} is there already: --overwrite replaces it")
+        raise InvalidInput(f"{path} already exists: --overwrite replaces it")
 
 
 def _print_report(report: Report, output: Path | None, *, as_report: bool) -> None:
@@ -359,8 +359,8 @@ def _print_report(report: Report, output: Path | None, *, as_report: bool) -> No
     unread = sum(not isinstance(error, NotFound) for error in report.errors.values())
     counts += [f"{unread:,} that cannot be read"] if unread else []
     if report.errors and not (report.written or counts or output):
-        return  # of threads that are not there, all has been said
-    passed = f"; passed over: {', '.join(counts)}" if counts else ""
+        return  # the missing threads have been reported
+    passed = f"; skipped: {', '.join(counts)}" if counts else ""
     where = f" to {plain(str(output))}" if output else ""
     text = f"Wrote {count_of(report.written, 'thread')}{where}{passed}."
     console(stderr=True).print(Text(text, "dim"), soft_wrap=True)

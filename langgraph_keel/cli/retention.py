@@ -1,4 +1,4 @@
-"""The commands that remove from a store, or forbid it: `prune`, `delete`, `retention`, `erase`, `hold`, `reclaim`."""
+"""The commands that remove data, or forbid its removal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from langgraph_keel.retention.prune import PruneReport, SweepReport
 from langgraph_keel.retention.receipt import Receipt
 from langgraph_keel.retention.reclaim import Reclaimed
 
-_MOST = 50  # threads in a table
+_MOST = 50  # maximum number of threads in a table
 
 
 def prune_page(report: PruneReport) -> RenderableType:
@@ -49,14 +49,14 @@ def prune_page(report: PruneReport) -> RenderableType:
         shown.append(Text(f"… and {count_of(len(changed) - _MOST, 'more thread')} (--json shows all)", "dim"))
     if isinstance(report, SweepReport):
         for name, why in report.failed.items():
-            shown.append(Text(f"{plain(name)} stays as it is: {plain(why)}", "red"))
+            shown.append(Text(f"{plain(name)} was not changed: {plain(why)}", "red"))
     return Group(*shown, Text(total_line(report), "yellow" if report.dry_run else "green"))
 
 
 def total_line(report: PruneReport) -> str:
     """Return the totals in one line."""
     if isinstance(report, SweepReport) and not report.has_policies:
-        return "No policies are stored: nothing was pruned (`keel retention set` makes one)."
+        return "There are no retention policies: nothing was pruned (`keel retention set` adds one)."
     what = [count_of(report.removed, "checkpoint")] if report.removed or not report.deleted else []
     what += [count_of(report.deleted, "whole thread")] if report.deleted else []
     back = f", {format_size(report.bytes)}" if report.bytes else ""
@@ -64,19 +64,23 @@ def total_line(report: PruneReport) -> str:
     return f"{'Would remove' if report.dry_run else 'Removed'} {' and '.join(what)}{back}.{looked}"
 
 
-retention = typer.Typer(no_args_is_help=True, help="The policies by which `keel sweep` prunes and deletes threads.")
+retention = typer.Typer(
+    no_args_is_help=True, help="Show and change the policies by which `keel sweep` prunes and deletes threads."
+)
 
 
 Last = Annotated[
-    int | None, typer.Option("--keep-last", metavar="N", help="Keep the newest N on the way to the latest.")
+    int | None,
+    typer.Option("--keep-last", metavar="N", help="Keep the newest N checkpoints on the path to the latest."),
 ]
 Within = Annotated[
-    str | None, typer.Option("--within", metavar="TIME", help="Keep those younger than this: 90s, 15m, 12h, 7d, 2w.")
+    str | None,
+    typer.Option("--within", metavar="TIME", help="Keep checkpoints younger than this: 90s, 15m, 12h, 7d, 2w."),
 ]
-Each = Annotated[Per | None, typer.Option("--per", help="Keep the last one of each run, or of each day (UTC).")]
-Points = Annotated[bool, typer.Option("--branch-points", help="Keep those where ways part.")]
+Each = Annotated[Per | None, typer.Option("--per", help="Keep the last checkpoint of each run, or of each day (UTC).")]
+Points = Annotated[bool, typer.Option("--branch-points", help="Keep checkpoints where branches start.")]
 Threads = Annotated[list[str], typer.Argument(metavar="THREAD", help="The threads' ids.")]
-OnlyLook = Annotated[bool, typer.Option("--dry-run", help="Remove nothing; say what would go.")]
+OnlyLook = Annotated[bool, typer.Option("--dry-run", help="Remove nothing; show a preview.")]
 
 
 def prune(
@@ -86,15 +90,17 @@ def prune(
     within: Within = None,
     per: Each = None,
     branch_points: Points = False,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the threads, with all that is theirs.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the threads and everything that belongs to them.")
+    ] = False,
     dry_run: OnlyLook = False,
     by: Actor = None,
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Remove old checkpoints of threads; without options all but the latest.
+    """Remove old checkpoints of threads. Without options, all except the latest.
 
-    What has a label stays, and what waits for a person. Programs may write to the threads meanwhile.
+    Checkpoints with a label, and those that wait for a person, are kept. Programs may write concurrently.
 
     Example: `keel prune my-thread --keep-last 20 --dry-run`
     """
@@ -114,9 +120,9 @@ def delete(
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Delete threads, with all that is theirs.
+    """Delete threads and everything that belongs to them.
 
-    Shows what would go, and asks. Checkpoints go with labels, tool calls, archives and requests for approval.
+    Deletes checkpoints, labels, tool calls, archives and approval requests. Shows a preview, and asks.
 
     Example: `keel delete my-thread --dry-run`
     """
@@ -163,7 +169,7 @@ def _prune(
 
 @retention.command()
 def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Show the policies of a store. Of those that fit a thread, the first one counts.
+    """Show the policies of a store. The first policy that matches a thread applies.
 
     Example: `keel retention show`
     """
@@ -175,23 +181,27 @@ def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 @retention.command("set")
 def set_(
     url: Url = DEFAULT_URL,
-    threads: Annotated[str, typer.Option("--threads", metavar="PATTERN", help="For which threads: `chat-*`.")] = "*",
+    threads: Annotated[
+        str, typer.Option("--threads", metavar="PATTERN", help="The pattern of thread ids, such as `chat-*`.")
+    ] = "*",
     last: Last = None,
     within: Within = None,
     per: Each = None,
     branch_points: Points = False,
     idle: Annotated[
-        str | None, typer.Option("--idle", metavar="TIME", help="Only threads without activity for so long.")
+        str | None, typer.Option("--idle", metavar="TIME", help="Only threads that have been inactive for this long.")
     ] = None,
     ttl: Annotated[
-        str | None, typer.Option("--ttl", metavar="TIME", help="Delete threads without activity for so long.")
+        str | None, typer.Option("--ttl", metavar="TIME", help="Delete threads that have been inactive for this long.")
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Say what stays of the threads that a pattern fits. Nothing is removed before the next `keel sweep`.
+    """Set the policy for threads that match a pattern.
 
-    It takes the place of an earlier policy for the same pattern. A new one comes before the others, but after those
-    whose threads it fits, too: the one for `*` comes last.
+    Nothing is removed before the next `keel sweep`.
+
+    It replaces an earlier policy for the same pattern. A new policy is placed first, but after the policies whose
+    threads it also matches; the one for `*` is always last.
 
     Example: `keel retention set --threads 'chat-*' --keep-last 20 --ttl 90d`
     """
@@ -202,14 +212,16 @@ def set_(
     new = Retention(threads=threads, **rules)
     if new.says_nothing:
         raise InvalidInput(
-            "say what to keep: --keep-last, --within, --per or --branch-points, or how long a thread lives: --ttl "
-            "(--keep-last 1 keeps the latest)"
+            "the policy needs a rule: --keep-last, --within, --per, --branch-points or --ttl (--keep-last 1 keeps only "
+            "the latest checkpoint)"
         )
     if "," in threads:
-        typer.echo(f"{threads!r} is one pattern with a comma in it: for several, set a policy for each", err=True)
+        typer.echo(
+            f"{threads!r} is one pattern that contains a comma: for several patterns, set a policy for each", err=True
+        )
     with open_to_change(url) as saver:
         found = [new if policy.threads == threads else policy for policy in saver.retention.policies()]
-        if new not in found:  # before a policy whose threads it fits, it would be the one that counts for them
+        if new not in found:  # before a policy that it covers, it would hide it
             place = max((place for place, policy in enumerate(found, 1) if new.covers(policy)), default=0)
             found.insert(place, new)
         found.sort(key=lambda policy: policy.threads == "*")
@@ -225,7 +237,7 @@ def clear(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Forget policies, so that `keel sweep` removes nothing by them. All of them, or the one for a pattern.
+    """Remove all policies, or the one for a pattern.
 
     Example: `keel retention clear --threads 'chat-*'`
     """
@@ -233,25 +245,27 @@ def clear(
         held = saver.retention.policies()
         found = [policy for policy in held if threads not in (None, policy.threads)]
         if threads is not None and found == list(held):
-            raise NotFound(f"no policy is stored for {threads!r}: `keel retention show` lists them")
+            raise NotFound(f"there is no policy for {threads!r}: `keel retention show` lists them")
         saver.retention.set_policy(*found)
     _show_policies(found, json=json)
 
 
 def _show_policies(policies: Sequence[Retention], *, json: bool) -> None:
-    page: RenderableType = Text("No policies: everything stays (`keel retention set` makes one)", "dim")
+    page: RenderableType = Text("No policies: everything is kept (`keel retention set` adds one)", "dim")
     if policies:
         page = Group(*(Text(plain(str(policy)), overflow="fold") for policy in policies))
     print_answer({"policies": [policy.to_dict() for policy in policies]}, page, as_json=json)
 
 
-User = Annotated[str, typer.Option("--user", metavar="ID", help="Whose: as `user_id` names them in their threads.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
-Others = Annotated[Shared, typer.Option("--shared", help="What to do with threads that name others as well.")]
-Nodes = Annotated[Cached, typer.Option("--node-cache", help="What to do with KeelCache, which names no thread.")]
+User = Annotated[str, typer.Option("--user", metavar="ID", help="The person's `user_id`, as in their threads.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Erase nothing; show a preview.")]
+Others = Annotated[Shared, typer.Option("--shared", help="How to treat threads that also name other people.")]
+Nodes = Annotated[
+    Cached, typer.Option("--node-cache", help="How to treat the results in KeelCache, which belong to no thread.")
+]
 Which = Annotated[What, typer.Option("--what", help="What to erase: threads, data (items of the store), or all.")]
-Strays = Annotated[bool, typer.Option("--strays", help="Delete also what is stored of threads without a checkpoint.")]
-Whole = Annotated[bool, typer.Option("--full", help="Do all that can be done, also what makes others wait.")]
+Strays = Annotated[bool, typer.Option("--strays", help="Also delete records of threads without a checkpoint.")]
+Whole = Annotated[bool, typer.Option("--full", help="Reclaim all space, which may block other processes.")]
 
 
 def erase(
@@ -266,16 +280,16 @@ def erase(
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """Delete the threads of a person, their items, or both, and say what went and what did not.
+    """Erase a person's threads, items, or both, and report the result.
 
-    Shows what would go, and asks. Exit status 1 if anything of the person is left, or may be. Stop what runs for the
-    person before. Threads that name others as well are reported.
+    Shows a preview, and asks. Stop the person's runs first. Threads that also name other people are
+    reported. Exit status 1 if data of the person is left, or may be.
 
     Example: `keel erase --user alice@example.com --dry-run`
     """
     options: dict[str, Any] = {"what": what, "shared": shared, "node_cache": node_cache}
     if not (yes or dry_run) and (json or not sys.stdin.isatty()):
-        raise InvalidInput("nothing was erased: there is nobody to ask; look with --dry-run, then add --yes")
+        raise InvalidInput("nothing was erased: confirmation is required. Look with --dry-run, then add --yes")
     if dry_run or not yes:
         with open_to_read(url) as saver, bar("Looking at threads", quiet=json) as tell:
             found: Receipt = saver.retention.erase(user, dry_run=True, on_progress=tell, **options)
@@ -294,14 +308,20 @@ def erase(
 
 
 def hold(
-    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Whom. Without it, lists holds.")] = None,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why: a case, no name.")] = None,
-    release: Annotated[bool, typer.Option("--release", help="End the holds, or the one with this reason.")] = False,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="ID", help="The person. Without it, all holds are listed.")
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="The reason, such as a case number (no names).")
+    ] = None,
+    release: Annotated[
+        bool, typer.Option("--release", help="Release all holds of the person, or the one with this reason.")
+    ] = False,
     by: Actor = None,
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """Put a person on hold, so that nothing of theirs is removed; release them, or list all holds.
+    """Place a hold on a person, whose data is then kept; release or list holds.
 
     Example: `keel hold --user alice@example.com --reason "case 17" --by legal`
     """
@@ -322,7 +342,9 @@ def hold(
 
 
 def reclaim(full: Whole = False, strays: Strays = False, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Give back the space of what was deleted. `--full` locks the tables, or the file, for as long as it takes.
+    """Reclaim the space of deleted data.
+
+    `--full` locks the tables, or the file, while it runs.
 
     Example: `keel reclaim --full`
     """
@@ -342,8 +364,8 @@ def _print(receipt: Receipt, *, json: bool) -> None:
         ids = {"thread_ids": receipt.threads, "shared_ids": receipt.shared, "failed_ids": receipt.failed}
         print_json({**receipt.to_dict(), **{name: list(found) for name, found in ids.items()}})
         return
-    space = [f"Space after that: {_space(receipt.reclaimed)}"] if receipt.reclaimed else []
-    # The first lines of a look name them already.
+    space = [f"Space: {_space(receipt.reclaimed)}"] if receipt.reclaimed else []
+    # The first lines of a dry run list them already.
     shared = [] if receipt.dry_run else [f"  shared: {thread_id!r}" for thread_id in receipt.shared]
     done, *more = str(replace(receipt, reclaimed=None)).splitlines()
     for line in [done, *shared, *more, *space]:

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from langgraph.types import Interrupt
 
 Checkpoint = Annotated[
-    str | None, typer.Argument(metavar="MOMENT", help=f"A moment: {MOMENT}. The latest if left out.")
+    str | None, typer.Argument(metavar="MOMENT", help=f"The checkpoint: {MOMENT}. The latest if left out.")
 ]
 
 _EDITED = "hitl_edited_tool_calls"
-"""The channel in which `HumanInTheLoopMiddleware` keeps the calls that a reviewer has edited, by their ids."""
+"""The channel of `HumanInTheLoopMiddleware` with edited calls, by id."""
 _LONGEST_TEXT = 2_000
 _MOST_MESSAGES = 40
 _ROLE_STYLE = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow", "system": "bold magenta"}
@@ -50,9 +50,9 @@ def show(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """Show the state at a checkpoint: messages and other channels, metadata, pending writes, open questions.
+    """Show the state at a checkpoint: channels, metadata, writes, questions.
 
-    Example: `keel show my-thread`, or one moment of it: `keel show my-thread 14`
+    Example: `keel show my-thread`, or one checkpoint of it: `keel show my-thread 14`
     """
     with open_to_read(url, imports) as saver:
         if checkpoint is None:
@@ -87,7 +87,7 @@ def nodes_after(found: CheckpointTuple) -> tuple[str, ...]:
 
 
 def interrupts(found: CheckpointTuple) -> tuple[Interrupt, ...]:
-    """Return the questions of tasks that asked and have written nothing since."""
+    """Return the open questions of tasks that have written nothing since."""
     return steps.open_questions(found.pending_writes or [])
 
 
@@ -96,7 +96,7 @@ def value_lines(value: Any, *, full: bool = False, indent: int = 2, made: Any = 
     if isinstance(value, BaseMessage):
         value = [value]
     kinds = [isinstance(each, BaseMessage) for each in value] if isinstance(value, list) else []
-    # Of some messages, the classes may not be there.
+    # The classes of some messages may be missing.
     is_conversation = any(kinds) and all(isinstance(each, BaseMessage | Unread) for each in value)
     body = _conversation(value, full, made) if is_conversation else _text(value, full)
     return Padding(body, (0, 0, 0, indent))
@@ -125,7 +125,7 @@ def _conversation(messages: Sequence[BaseMessage | Unread], full: bool, made: An
 
 
 def _message(message: BaseMessage, full: bool, made: Any) -> RenderableType:
-    """Return a message to print; `made` has the calls that a reviewer has edited, by their ids."""
+    """Return a message to print; `made` has the calls that a reviewer edited, by id."""
     text = content_text(message.content)
     parts = [block(text, limit=None if full else _LONGEST_TEXT)] if text else []
     if isinstance(message, ToolMessage):
@@ -195,7 +195,7 @@ def _question(value: Any, full: bool) -> Text:
 
 
 def _lines(value: Any) -> Iterator[str]:
-    """Yield plain data as lines, one for each field or element, with its parts below it."""
+    """Yield plain data as lines, with nested values indented."""
     if not _has_parts(value):
         yield from text_of(value).split("\n")
         return

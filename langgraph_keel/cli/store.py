@@ -44,10 +44,12 @@ from langgraph_keel.store.checks import check_place
 from langgraph_keel.store.files import ItemFiles, name_of_file, read_items, write_item
 from langgraph_keel.store.records import StoredItem
 
-store = typer.Typer(help="The items that all threads share: what agents remember.", no_args_is_help=True)
+store = typer.Typer(
+    help="List, search and change the items that all threads share (long-term memory).", no_args_is_help=True
+)
 
 _ALL = 1_000_000_000
-_BATCH = 100  # items that an import compares and writes at once
+_BATCH = 100  # items that an import compares and writes together
 _SHOWN = 50
 
 _LABELS = "Labels joined by `/`, such as `memories/ada`. In a label, `%2F` is a `/`, and `%25` is a `%`."
@@ -56,29 +58,31 @@ Below = Annotated[str, typer.Argument(metavar="NAMESPACE", help=f"Only items bel
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The item's key.")]
 Value = Annotated[str, typer.Argument(metavar="VALUE", help="A JSON object; `-` reads it from standard input.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many items.")]
-Index = Annotated[bool, typer.Option("--index", help="All items as a Markdown list, one line each, for a prompt.")]
+Index = Annotated[
+    bool, typer.Option("--index", help="Print all items as a Markdown list, one line each, for a prompt.")
+]
 Ttl = Annotated[
-    str | None, typer.Option("--ttl", metavar="TIME", help="How long it lives: 90m, 12h, 7d. Default: for ever.")
+    str | None, typer.Option("--ttl", metavar="TIME", help="The item's lifetime: 90m, 12h, 7d. Default: unlimited.")
 ]
 Filters = Annotated[
     list[str] | None,
     typer.Option(
         "--filter",
         metavar="FIELD=VALUE",
-        help="Only items with this value in a field: JSON, else text. `'age={\"$gt\": 3}'` compares. Repeatable.",
+        help="Only items with this value in the field: JSON, or else text. `'age={\"$gt\": 3}'` compares. Repeatable.",
     ),
 ]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the files.")]
 
 
 def namespace_of(word: str) -> tuple[str, ...]:
-    """Return the namespace that a word of the command line names; `()` if the word is empty."""
+    """Return the namespace that a command-line argument names; `()` if it is empty."""
     labels = word.split("/") if word else []
     return check_place(tuple(re.sub("%2[Ff]|%25", lambda m: unquote(m[0]), each) for each in labels))
 
 
 def word_of(namespace: Sequence[str]) -> str:
-    """Return the word that names a namespace on the command line."""
+    """Return the command-line argument that names a namespace."""
     return "/".join(re.sub("/|%(?=2[Ff]|25)", lambda m: f"%{ord(m[0]):X}", label) for label in namespace)
 
 
@@ -86,7 +90,7 @@ def word_of(namespace: Sequence[str]) -> str:
 def ls(
     namespace: Below = "", index: Index = False, limit: Limit = _SHOWN, url: Url = DEFAULT_URL, json: AsJson = False
 ) -> None:
-    """List namespaces and items, the last changed item first.
+    """List namespaces and items, most recently changed first.
 
     Example: `keel store ls memories/ada`
     """
@@ -108,7 +112,7 @@ def ls(
 def search(
     namespace: Below = "", filters: Filters = None, limit: Limit = _SHOWN, url: Url = DEFAULT_URL, json: AsJson = False
 ) -> None:
-    """List the items whose fields fit, the last changed first.
+    """List the items that match the filters, most recently changed first.
 
     Example: `keel store search memories/ada --filter kind=preference`
     """
@@ -127,7 +131,7 @@ def search(
 
 
 def _print(found: Sequence[Item], limit: int, place: tuple[str, ...], answer: dict[str, Any] | None) -> None:
-    """Print items of a page, and whether there are more; as JSON, with the rest of the answer."""
+    """Print a page of items, and whether there are more."""
     shown, more = found[:limit], len(found) > limit
     if answer is not None:
         return print_json({**answer, "items": [_json_of(each) for each in shown], "more": more})
@@ -151,7 +155,10 @@ def _json_of(item: Item) -> dict[str, Any]:
 
 
 def _index_line(item: Item, place: tuple[str, ...]) -> str:
-    """Return the line of an item in a memory index: its key, the first line of its text, and its date."""
+    """Return the line of an item in a memory index.
+
+    It has the key, the first line of the text, and the date.
+    """
     value = item.value
     texts = [each for each in (value.get("text"), value.get("content"), *value.values()) if isinstance(each, str)]
     text = next((line for each in texts[:1] for line in each.splitlines() if line.strip()), None)
@@ -171,14 +178,16 @@ def get(namespace: Namespace, key: Key, url: Url = DEFAULT_URL, json: AsJson = F
         found = _find(saver, place, key)
     value = plain(jsons.dumps(found.value, indent=2, ensure_ascii=False), keep="\n")
     made, changed = (local_time(at.isoformat()) for at in (found.created_at, found.updated_at))
-    print_answer(_json_of(found), Text.assemble(value, (f"\nmade {made}, last changed {changed}", "dim")), as_json=json)
+    print_answer(
+        _json_of(found), Text.assemble(value, (f"\ncreated {made}, last changed {changed}", "dim")), as_json=json
+    )
 
 
 @store.command()
 def put(
     namespace: Namespace, key: Key, value: Value, ttl: Ttl = None, url: Url = DEFAULT_URL, json: AsJson = False
 ) -> None:
-    """Make an item, or change its value.
+    """Create an item, or change its value.
 
     Example: `keel store put memories/ada seat '{"text": "a window seat"}'`
     """
@@ -201,7 +210,7 @@ def put(
 
 @store.command()
 def rm(namespace: Namespace, key: Key, url: Url = DEFAULT_URL, yes: Yes = False, json: AsJson = False) -> None:
-    """Remove an item. Shows it, and asks.
+    """Remove an item. Shows the item first, and asks.
 
     Example: `keel store rm memories/ada seat`
     """
@@ -230,14 +239,14 @@ def _shown(place: Sequence[str], key: str) -> str:
 
 @store.command("export")
 def export(directory: Directory, namespace: Below = "", url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Write items to files that people can read and change, one JSON file each, in plain text.
+    """Write items to readable, editable files: one JSON file each, in plain text.
 
-    `keel store import` brings them back. The directory must be empty, or not be there.
+    `keel store import` imports them again. The directory must be empty, or not exist yet.
 
     Example: `keel store export backup memories`
     """
     place, count = namespace_of(namespace), 0
-    check_store(url)  # before a directory is made
+    check_store(url)  # before the directory is created
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(directory.iterdir()):
@@ -252,7 +261,7 @@ def export(directory: Directory, namespace: Below = "", url: Url = DEFAULT_URL, 
                     count += 1
                     tell(count, None)
     except KeelError:
-        raise  # some are errors of the system too
+        raise  # some are also an OSError
     except OSError as error:
         raise InvalidInput(f"cannot write to {directory}: {error.strerror or error}") from error
     answer = {"directory": str(directory), "items": count}
@@ -261,10 +270,10 @@ def export(directory: Directory, namespace: Below = "", url: Url = DEFAULT_URL, 
 
 @store.command("import")
 def import_(directory: Directory, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Bring exported items back, also changed ones. An item that has changed in the store since then is kept.
+    """Import exported items, also edited ones, unless they changed in the store.
 
-    Such items are named, and the exit status is 1. An item that the store has no more is made again. All files are
-    checked first.
+    Kept items are listed, and the exit status is 1. An item that no longer exists in the store is created again. All
+    files are checked first.
 
     Example: `keel store import backup`
     """
@@ -280,8 +289,14 @@ def import_(directory: Directory, url: Url = DEFAULT_URL, json: AsJson = False) 
             tell(done.total(), len(files))
     answer: dict[str, Any] = {name: done[name] for name in ("made", "changed", "same")}
     answer["kept"] = [{"namespace": [*item.namespace], "key": item.key} for item in kept]
-    text = f"{count_of(done['made'], 'item')} made, {done['changed']:,} changed, {done['same']:,} the same already"
+    text = f"{count_of(done['made'], 'item')} created, {done['changed']:,} changed, {done['same']:,} already the same"
     print_answer(answer, Text(text), as_json=json)
     if kept:
-        print_failures({} if json else {_shown(each.namespace, each.key): "has changed since: kept" for each in kept})
+        print_failures(
+            {}
+            if json
+            else {
+                _shown(each.namespace, each.key): "kept: it has changed in the store since the export" for each in kept
+            }
+        )
         raise typer.Exit(1)

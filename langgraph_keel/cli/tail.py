@@ -1,4 +1,4 @@
-"""`keel tail`: what happens in threads, as it happens."""
+"""`keel tail`: print the events of threads as they happen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _STYLES = {"waiting": "bold yellow", "failed": "bold red", "done": "green"}
 _EVERY = 1.0
-"""Seconds between two cursors in the output, at least."""
+"""Minimum interval between two cursors in the output, in seconds."""
 
 
 def _read_after(param: typer.CallbackParam, text: str) -> Any:
@@ -37,7 +37,7 @@ After = Annotated[
         "--after",
         metavar="CURSOR",
         callback=_read_after,
-        help="Continue from a cursor, which --json prints; or begin so long ago (12h, 7d), or at 2026-11-23.",
+        help="Start after a cursor (from --json), or at an age (12h, 7d) or a date (2026-11-23).",
     ),
 ]
 
@@ -50,10 +50,11 @@ def tail(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """Print the checkpoints and changes of status of a thread, or of all, in the order in which they are seen.
+    """Print checkpoints and status changes of one thread, or of all threads.
 
-    With -f, it waits for those that come, from any process. With -f and --json, it prints a JSON object a line, and at
-    times one with a cursor. A program that continues after the last cursor misses nothing, and may see some twice.
+    Events are in the order in which they are seen. With -f, it waits for new ones from any process. With -f and --json,
+    it prints one JSON object per line, and from time to time a cursor. A program that continues after the last cursor
+    misses nothing, but may see events twice.
 
     Example: `keel tail -f --after 10m`
     """
@@ -74,7 +75,7 @@ def tail(
                 if monotonic() - printed > _EVERY:
                     printed = monotonic()
                     print(json_of.dumps({"cursor": feed.cursor}), flush=True)
-        except KeyboardInterrupt:  # as Ctrl-C ends it
+        except KeyboardInterrupt:  # Ctrl-C or SIGTERM
             pass
         finally:
             if json:
@@ -89,7 +90,7 @@ def _event_json(event: Event) -> dict[str, Any]:
 
 
 def _line(event: Event) -> Text:
-    """Return an event on one line; a terminal cuts it at its width."""
+    """Return an event as one line; a terminal cuts it at its width."""
     from langgraph_keel.history.render.rows import join_names, timeline_rows
 
     name = Text(one_line(event.thread_id, 24), "bold")
@@ -98,7 +99,7 @@ def _line(event: Event) -> Text:
         said = " · ".join([row.nodes, *([row.model] if row.model else []), *(note.text for note in row.notes)])
         where = f"{row.where} " if row.where else ""
         time = local_time(event.time.isoformat()) if event.time else ""
-        # Not the number of the step: other commands take one for the place in the history.
+        # Not the step number: other commands would read it as a position in the history.
         return Text.assemble((time, "dim"), "  ", name, (f"  {where}{one_line(event.id[-8:])}  ", "dim"), said)
     more = " ".join([*([f"before {join_names(event.next)}"] if event.next else []), one_line(event.error)])
     status = event.status, _STYLES.get(event.status, "cyan")

@@ -35,15 +35,13 @@ from langgraph_keel.history.threads import Order, Usage, count_threads, filter_o
 
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many.")]
 Match = Annotated[
-    str | None, typer.Option("--match", metavar="PATTERN", help="Only threads whose ids fit: `customer-*`.")
+    str | None, typer.Option("--match", metavar="PATTERN", help="Only threads whose id matches: `customer-*`.")
 ]
-Owner = Annotated[
-    str | None, typer.Option("--owner", metavar="ID", help="Only this person's, as `user_id` names them.")
-]
+Owner = Annotated[str | None, typer.Option("--owner", metavar="ID", help="Only threads of this person (`user_id`).")]
 Waiting = Annotated[bool, typer.Option("--waiting", help="Only threads that wait for a person's decision.")]
 StatusIs = Annotated[
     str | None,
-    typer.Option("--status", metavar="STATUS", help=f"Only threads that are so: {', '.join(get_args(Status))}."),
+    typer.Option("--status", metavar="STATUS", help=f"Only threads with this status: {', '.join(get_args(Status))}."),
 ]
 Node = Annotated[str | None, typer.Option("--node", metavar="NODE", help="Only threads in which this node runs next.")]
 Error = Annotated[
@@ -55,18 +53,18 @@ Where = Annotated[
     typer.Option(
         "--where",
         metavar="KEY=VALUE",
-        help="Only threads whose latest checkpoint has this in its metadata; a number, true, false, null, or a text.",
+        help="Only threads with this metadata in the latest checkpoint: a number, true, false, null, or text.",
     ),
 ]
 
 
-OrderBy = Annotated[Order, typer.Option("--order", help="Which come first, by their last activity.")]
+OrderBy = Annotated[Order, typer.Option("--order", help="Sort by last activity.")]
 After = Annotated[
-    str | None, typer.Option("--after", metavar="CURSOR", help="Go on after this thread, as the page before says.")
+    str | None, typer.Option("--after", metavar="CURSOR", help="Continue after a cursor of the previous page.")
 ]
-Count = Annotated[bool, typer.Option("--count", help="Count them, by status, day and owner, and add what they took.")]
+Count = Annotated[bool, typer.Option("--count", help="Count threads by status, day and owner, and add up their usage.")]
 Unfinished = Annotated[
-    bool, typer.Option("--unfinished", help="Only threads with something left to do: each is looked at.")
+    bool, typer.Option("--unfinished", help="Only threads with something left to do. Reads each of them.")
 ]
 
 
@@ -90,10 +88,10 @@ def threads(
     unfinished: Unfinished = False,
     json: AsJson = False,
 ) -> None:
-    """List the threads in a store, the one last active first.
+    """List the threads of a store, most recently active first.
 
-    What is asked for together must all be so. A thread that is `incomplete` has steps left. With --unfinished, each
-    thread that has something left is looked at, and told what it waits for and what is safe to do.
+    Filters are combined with AND. An `incomplete` thread has steps left. With --unfinished, every thread with
+    something left to do is listed with the reason, and with the next step that is safe.
 
     Example: `keel threads --status failed --error TimeoutError --since 24h`
     """
@@ -122,7 +120,7 @@ def threads(
         console().print(Text(_say_none(url, others, tenants, unfinished, wanted), "dim"), soft_wrap=True)
     elif unfinished:
         print_lines(map(_status_line, found, tries))
-        print_lines([Text("Idle threads may have calls of tools in doubt: keel tools --unknown", "dim")])
+        print_lines([Text("Idle threads may have tool calls with an unknown outcome: keel tools --unknown", "dim")])
     else:
         console().print(_threads_table(found))
     if more and not json:
@@ -136,7 +134,7 @@ def _where(words: list[str] | None) -> dict[str, Any] | None:
     for word in words or ():
         key, is_pair, text = word.partition("=")
         if not is_pair or not key:
-            raise InvalidInput(f"--where {word!r}: say KEY=VALUE, such as step=5")
+            raise InvalidInput(f"--where {word!r}: use KEY=VALUE, such as step=5")
         try:
             asked[key] = json_of(text)
         except ValueError:
@@ -152,7 +150,7 @@ def _count(saver: Any, wanted: Mapping[str, Any], as_json: bool) -> None:
 
 
 def status(thread: Thread, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Say what a thread has left to do, and what is safe to do next.
+    """Show the remaining work of a thread, and the safe next step.
 
     Example: `keel status my-thread`
     """
@@ -162,10 +160,8 @@ def status(thread: Thread, url: Url = DEFAULT_URL, json: AsJson = False) -> None
     print_answer(_status_json(found, tries), _status_line(found, tries), as_json=json)
 
 
-UsedBy = Annotated[
-    Literal["owner", "tenant", "status", "day", "thread"], typer.Option("--by", help="What to tell apart.")
-]
-WithBytes = Annotated[bool, typer.Option("--bytes", help="Measure what they take in the store: all is read.")]
+UsedBy = Annotated[Literal["owner", "tenant", "status", "day", "thread"], typer.Option("--by", help="Group by this.")]
+WithBytes = Annotated[bool, typer.Option("--bytes", help="Measure the stored bytes, which reads all data.")]
 
 
 def usage(
@@ -177,9 +173,10 @@ def usage(
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """Say what threads have taken: tokens, cost, checkpoints, bytes; by owner, tenant, status, day or thread.
+    """Report usage by owner, tenant, status, day or thread.
 
-    Who took most comes first. Of threads that are there: what was deleted is not in it.
+    Shows tokens, cost, checkpoints and bytes. The highest usage comes first; days are in order. Deleted threads are not
+    included.
 
     Example: `keel usage --by tenant --since 30d --json`
     """
@@ -220,7 +217,7 @@ def usage_table(what: str, taken: Mapping[str, Usage]) -> RenderableType:
 
 
 def _mark_waiting(saver: Any, found: Sequence[Any], *, show_decided: bool) -> list[Any]:
-    """Return the threads; a fact marks those that wait for a person, a status those whose requests are decided."""
+    """Mark threads that wait for a person, or whose requests are decided."""
     session, marked = saver.engine.session, []
     waits = saver.engine.run(find_waiting_threads(session, {info.thread_id for info in found}))
     for info in found:
@@ -238,28 +235,29 @@ def _say_none(url: str, others: int, tenants: int, unfinished: bool, wanted: Map
     if tenants:
         held = count_of(tenants, "tenant")
         return (
-            f"No threads in {without_password(url)} but those of {held}: `keel tenants`, `keel --tenant NAME threads`"
+            f"No threads in {without_password(url)} except those of {held}: `keel tenants`, "
+            "`keel --tenant NAME threads`"
         )
     if not others:
         return f"No threads in {without_password(url)}"
     if unfinished and not any(wanted.values()):
-        return f"All threads in {without_password(url)} are idle; `keel tools --unknown` lists calls in doubt"
-    return f"None of {count_of(others, 'thread')} in {without_password(url)} fits"
+        return f"All threads in {without_password(url)} are idle; `keel tools --unknown` lists unknown outcomes"
+    return f"None of {count_of(others, 'thread')} in {without_password(url)} matches"
 
 
 def _tries_of(saver: Any, status: Any) -> Any:
-    """Return the attempts of workers to continue a thread. One trip."""
+    """Return the attempts of workers to continue a thread. One round trip."""
     from langgraph_keel.recovery.recover import tries_at
 
     return saver.engine.run(tries_at(saver.engine.session, status.thread_id, status.checkpoint_id))[0]
 
 
 def _status_line(status: Any, tries: Any) -> Text:
-    """Return a status as JSON, with the process that runs the thread and the attempts of workers to continue it."""
+    """Return a status as text, with the process and the attempts of workers."""
     parts = status.holder.split("/")
     facts = [f"process {parts[2]} on {parts[0]}"] if len(parts) == 4 else []
     facts += [f"{count_of(tries.count, 'attempt')} to recover it"] if tries.count else []
-    facts += [f"the last one: {tries.error}"] if tries.error else []
+    facts += [f"last error: {tries.error}"] if tries.error else []
     return Text.assemble(plain(str(status)), (f"  {plain(', '.join(facts))}" if facts else "", "dim"))
 
 

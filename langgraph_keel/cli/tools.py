@@ -1,4 +1,4 @@
-"""The commands for the ledger of tool calls: `tools`, `settle`, `cache stats` and `cache clear`."""
+"""The commands for the ledger: `tools`, `settle`, `cache stats`, `cache clear`."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from langgraph_keel.tools.ledger import KeptCall, begins_with, is_doubt
 _STYLE = {"done": "green", "claimed": "cyan", "waiting": "yellow", "failed": "red", "unknown": "bold magenta"}
 _SHOWN = {"claimed": "running"}
 _DECIDED = {"retry": "may run again", "done": "done (settled)", "skip": "skipped"}
-_COPIED = "Settle it here as it was settled there: done if it happened, skip if it shall not be repeated here"
+_COPIED = "Settle it here as it was settled there: done if it happened, skip to not run it again here"
 _ADVISED = 5
-"""Most calls for which commands are shown."""
+"""Maximum number of calls for which commands are shown."""
 
 
 def calls_page(owner: str | None, calls: Sequence[KeptCall], *, full: bool) -> RenderableType:
     """Return the page of `keel tools`."""
     whose = "shared by threads" if owner is None else f"of thread {plain(owner)}"
     if not calls:
-        return Text(f"No tool calls {whose} in the ledger (ToolCache keeps them there)", "dim")
+        return Text(f"No tool calls {whose} in the ledger (ToolCache records them)", "dim")
     columns = ("time", "tool", "state", ">took", ">hits", ">saved", "key")
     rows = Rows(columns, [_cells(call, full) for call in calls], heads=2)
     return Group(Text(f"tool calls {whose} · {len(calls)}"), rows)
@@ -57,7 +57,7 @@ def calls_page(owner: str | None, calls: Sequence[KeptCall], *, full: bool) -> R
 def _cells(call: KeptCall, full: bool) -> tuple[str | Text, ...]:
     name = Text(plain(call.tool), "bold", overflow="fold")
     if call.args is not None:
-        shown = json.dumps(as_json(call.args), ensure_ascii=False, sort_keys=True)  # models give them in any order
+        shown = json.dumps(as_json(call.args), ensure_ascii=False, sort_keys=True)  # models write them in any order
         name.append(" " + (plain(shown) if full else one_line(shown, 80)), "not bold dim")
     if full or call.state == "unknown" or _is_not_kept(call):
         for what, value in (("call", call.tool_call_id), ("idempotency key", call.idempotency_key)):
@@ -67,7 +67,7 @@ def _cells(call: KeptCall, full: bool) -> tuple[str | Text, ...]:
     state = Text(_state(call), _STYLE.get(call.state, ""))
     key = call.key if full else short_key(call.key)
     took = ""
-    if call.ended_at and not call.decided:  # else a person has said later that it ended
+    if call.ended_at and not call.decided:  # a settled call has no end of its own
         start, end = map(datetime.fromisoformat, (call.started_at, call.ended_at))
         took = format_seconds((end - start).total_seconds())
     return local_time(call.started_at), name, state, took, f"{call.hits:,}", _money(call.saved), key
@@ -80,7 +80,7 @@ def _state(call: KeptCall) -> str:
 
 
 def _is_not_kept(call: KeptCall) -> bool:
-    """Return whether a call is done, without a result for its step if that is resumed."""
+    """Return whether a call is done, but has no stored result for its step."""
     return call.state == "done" and not call.is_kept
 
 
@@ -89,27 +89,27 @@ def _money(amount: float) -> str:
 
 
 def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[Text]:
-    """Yield how to settle calls in doubt: lines with commands."""
+    """Yield lines with the commands that settle calls of unknown outcome."""
     where = ["--shared"] if owner is None else ["--thread", owner]
     question = (
-        "Nobody knows how it ended. Find out, and settle it: done if it happened, retry if it did not and may "
-        "run again, skip if it shall not be repeated"
+        "The outcome is unknown. Find out, and settle it: done if it happened, retry if it did not and may "
+        "run again, skip to not run it again"
     )
     for original in sorted({call.original for call in calls if is_doubt(call) and call.original}):
-        text = f"Shared with thread {plain(original)}. Wait until it has ended, or settle it, there"
-        yield Text(f"{text}. If it may be made again there, it is made when that thread goes on", "magenta")
+        text = f"Shared with thread {plain(original)}. Wait until it has ended there, or settle it there"
+        yield Text(f"{text}. After retry, it runs when that thread continues", "magenta")
         yield Text(f"  {command_line(url, 'tools', original, '--unknown')}", "cyan")
     doubts = [call for call in calls if is_doubt(call) and not call.original]
     for place in sorted({call.copied_from for call in doubts if call.copied_from}):
-        text = f"Copied from {plain(place)}: the original may make the call there, or has made it. Look there first"
-        yield Text(f"{text} (`keel tools`). Only if it will never run again: retry --moved", "magenta")
+        text = f"Copied from {plain(place)}, where the call has run or may still run. Look there first"
+        yield Text(f"{text} (`keel tools`). If the original will never run again: retry --moved", "magenta")
     yield from _commands(question, DECISIONS, url, where, [call for call in doubts if not call.copied_from])
     yield from _commands(_COPIED, DECISIONS[::2], url, where, [call for call in doubts if call.copied_from])
     if owner is not None and doubts and doubts[-1].args is None:
         shown = command_line(url, "show", owner, doubts[-1].checkpoint_id)
-        yield Text(f"{shown}  shows the arguments, which ToolCache(store_arguments=True) keeps here", "dim")
+        yield Text(f"See the arguments (stored here with ToolCache(store_arguments=True)): {shown}", "dim")
     text = (
-        "Done, but the result was not kept: if its step is resumed, say what it was (--result TEXT), or retry, or skip"
+        "Done, but the result was not stored. If its step is resumed: give the result (--result TEXT), retry, or skip"
     )
     yield from _commands(text, ["done"], url, where, [call for call in calls if _is_not_kept(call)])
 
@@ -132,18 +132,18 @@ def clear_line(tools: Mapping[str, int], *, nodes: bool, done: bool, is_asked: b
     parts = [count_of(count, "call")] if count or not nodes else []
     if tools and not done:
         parts[0] += f" ({', '.join(f'{plain(name)} ×{times:,}' for name, times in sorted(tools.items()))})"
-    parts += ["all results of nodes"] if nodes else []
+    parts += ["all node results"] if nodes else []
     what = " and ".join(parts)
     if done:
-        return Text(f"Forgot {what}.")
+        return Text(f"Cleared {what}.")
     if not count and not nodes:
-        return Text("There is nothing to forget.")
-    text = f"forget {what}; what is asked for again runs again."
+        return Text("There is nothing to clear.")
+    text = f"clear {what}, to run again when needed."
     return Text(f"Would {text}" if is_asked else f"Nothing was changed. --yes would {text}")
 
 
 def by_tool(calls: Iterable[KeptCall]) -> list[dict[str, Any]]:
-    """Return the numbers of each tool, by name, as `--json` prints them."""
+    """Return statistics of each tool, sorted by name, as `--json` prints them."""
     tools: dict[str, list[KeptCall]] = {}
     for call in calls:
         tools.setdefault(call.tool, []).append(call)
@@ -171,23 +171,28 @@ def stats_page(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 Thread = Annotated[
-    str | None, typer.Argument(metavar="THREAD", help="The thread's id; left out with --shared, or for all in doubt.")
+    str | None,
+    typer.Argument(
+        metavar="THREAD",
+        help="The thread's id. Leave it out with --shared, or for the unknown outcomes of all threads.",
+    ),
 ]
 Shared = Annotated[bool, typer.Option("--shared", help="The calls that threads share.")]
-Key = Annotated[str, typer.Argument(metavar="KEY", help="The call's key, or the beginning of it.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="The call's key, or the start of it.")]
 Unknown = Annotated[
     bool,
     typer.Option(
         "--unknown",
-        help="Only calls that somebody has to settle: nobody knows how they ended. Of all threads, if none is named.",
+        help="Only calls with an unknown outcome, which must be settled. Without THREAD, those of all threads.",
     ),
 ]
 Result = Annotated[
-    str | None, typer.Option("--result", metavar="TEXT", help="With done: what the tool would have said.")
+    str | None,
+    typer.Option("--result", metavar="TEXT", help="With done: the result that the tool would have returned."),
 ]
 Nodes = Annotated[bool, typer.Option("--nodes", help="The cached results of nodes (KeelCache).")]
-Expired = Annotated[bool, typer.Option("--expired", help="Only what has expired.")]
-cache = typer.Typer(no_args_is_help=True, help="The cache of tool results: what it holds and saves, and clearing it.")
+Expired = Annotated[bool, typer.Option("--expired", help="Only expired results.")]
+cache = typer.Typer(no_args_is_help=True, help="Show statistics of stored tool results, or clear them.")
 
 
 def tools(
@@ -199,11 +204,11 @@ def tools(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """List the tool calls of a thread, or those in doubt of all: what ran, and how it ended.
+    """List the tool calls of a thread, or all calls with an unknown outcome.
 
-    Also how often each was answered from the ledger since, and what that saved.
+    Shows each call's state, how often it was answered from the ledger since, and the cost that this saved.
 
-    Example: `keel tools my-thread`, or `keel tools --unknown` for all calls that somebody has to settle
+    Example: `keel tools my-thread`, or `keel tools --unknown` for all calls that must be settled
     """
     is_of_all = unknown and thread is None and not shared
     owner = None if is_of_all else _owner(thread, shared)
@@ -229,9 +234,9 @@ def tools(
         console().print(calls_page(whose, theirs, full=full))
         print_lines(advice(whose, theirs, url))
     if not by_owner:
-        console().print(Text("No call of a tool is in doubt", "dim"))
+        console().print(Text("No tool call has an unknown outcome", "dim"))
     if has_shared:
-        print_lines([Text("Calls that threads share are not among them: keel tools --shared", "dim")])
+        print_lines([Text("Calls that threads share are not included: keel tools --shared", "dim")])
 
 
 def settle(
@@ -241,7 +246,7 @@ def settle(
         typer.Argument(
             metavar="retry|done|skip",
             case_sensitive=False,
-            help="May it run again, was it done, or shall it not be repeated?",
+            help="retry: it may run again; done: it happened; skip: do not run it again.",
         ),
     ],
     thread: Annotated[str | None, typer.Option("--thread", "-t", metavar="THREAD", help="The thread.")] = None,
@@ -254,7 +259,7 @@ def settle(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Say what became of a tool call that was cut off, so that its thread can go on.
+    """Settle a tool call whose outcome is unknown, so that its thread can continue.
 
     Example: `keel settle 3f2a91 done --thread my-thread --result "paid, receipt 17"`
     """
@@ -266,14 +271,14 @@ def settle(
     if json:
         print_json({"decision": decision, **call_json(call)})
     else:
-        text = {"retry": "may be made again", "done": "counts as done", "skip": "will not be repeated"}
+        text = {"retry": "may run again", "done": "counts as done", "skip": "will not run again"}
         which = f"{plain(call.tool)} of thread {plain(call.thread_id)}: call {short_key(call.key)}"
         print_lines([Text(f"{which} {text[decision]}.", "green"), Text(plain(status))])
 
 
 @cache.command()
 def stats(url: Url = DEFAULT_URL, imports: Imports = None, json: AsJson = False) -> None:
-    """Count the calls of all threads by tool: runs, answers from the ledger, failures, doubts, and what was saved.
+    """Count the calls of all threads by tool: runs, hits, failures, savings.
 
     Example: `keel cache stats --url sqlite:///agent.db`
     """
@@ -294,14 +299,16 @@ def clear(
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Forget stored results: the tools will run again. Calls under way, or of unknown outcome, stay.
+    """Clear stored results, so that the tools run again.
+
+    Running calls and unknown outcomes are kept.
 
     Example: `keel cache clear --thread my-thread --yes`
     """
     if not (thread or shared or nodes):
-        raise InvalidInput("say what to clear: --thread THREAD, --shared or --nodes")
+        raise InvalidInput("choose the results to clear: --thread THREAD, --shared or --nodes")
     if nodes and expired:
-        raise InvalidInput("--expired is for tool calls: results of nodes that have expired are never used")
+        raise InvalidInput("--expired is for tool calls: expired node results are never used")
     owners = [*([thread] if thread else []), *([None] if shared else [])]
     if yes:
         found = Counter(_clear(url, owners, nodes, expired))
@@ -317,7 +324,7 @@ def clear(
     is_asked = not yes and sys.stdin.isatty()
     console().print(clear_line(found, nodes=nodes, done=yes, is_asked=is_asked))
     if is_asked and (found or nodes):
-        confirm("Forget it?", "Nothing was forgotten.")
+        confirm("Clear?", "Nothing was cleared.")
         console().print(clear_line(Counter(_clear(url, owners, nodes, expired)), nodes=nodes, done=True))
 
 
@@ -341,10 +348,10 @@ def _owner(thread: str | None, shared: bool) -> str | None:
 
 
 def _every_call(saver: Any, *, quiet: bool) -> Iterator[tuple[str | None, KeptCall]]:
-    """Yield all calls, each with its thread; `None` for those that threads share."""
+    """Yield all calls, each with its thread; `None` for shared calls."""
     yield from ((None, call) for call in saver.tools.calls(None))
     names = [info.thread_id for info in saver.threads()]
-    # A run that was killed in its first step may have called tools, and have no checkpoint.
+    # A run that was killed in its first step may have called tools without storing a checkpoint.
     saver.engine.run(each_stray(saver.engine.session.store, names.append))
     for name in with_bar(names, "Reading threads", quiet=quiet):
         yield from ((name, call) for call in saver.tools.calls(name))

@@ -1,4 +1,4 @@
-"""`keel doctor`: check the threads of a store against the code of a graph. `keel upgrade`: upgrade them to it."""
+"""The commands `keel doctor` and `keel upgrade`."""
 
 from __future__ import annotations
 
@@ -23,25 +23,23 @@ from langgraph_keel.upgrades.hook import UpgradeHook
 
 Sample = Annotated[
     int | None,
-    typer.Option(
-        min=1, metavar="N", help="Open at most so many threads of each kind (status and next nodes), not all."
-    ),
+    typer.Option(min=1, metavar="N", help="Open at most this many threads of each kind (status and next nodes)."),
 ]
-Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report in JUnit's XML, for CI.")]
+Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a JUnit XML report to this file, for CI.")]
 From = Annotated[
     str | None,
     typer.Option(
         "--upgrades",
         metavar="MODULE[:LIST]",
-        help="Where the upgrades are; else those of the graph's saver, or those in its module.",
+        help="The upgrades. Default: those of the graph's saver, or else those in its module.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Write nothing; show a preview.")]
 
 _SAID = {
     "present": "have the present version already",
-    "waits": "wait for something that is due, and are upgraded when they go on",
-    "busy": "went on meanwhile",
+    "waits": "have steps or questions left, and are upgraded when they continue",
+    "busy": "continued during the upgrade",
     "failed": "cannot be upgraded",
 }
 
@@ -54,9 +52,11 @@ def doctor(
     junit: Junit = None,
     json: AsJson = False,
 ) -> None:
-    """Open the threads of a store with the code of a graph, and say which would break. Changes nothing.
+    """Report which threads of a store would break with the code of a graph.
 
-    The exit status is 1 if one would.
+    Opens each thread, and changes nothing.
+
+    The exit status is 1 if a thread would break.
 
     Example: `keel doctor shop.app:graph --url postgresql://localhost/agents`
     """
@@ -81,10 +81,10 @@ def doctor(
 def upgrade(
     graph: Graph, url: Url = DEFAULT_URL, upgrades: From = None, dry_run: DryRun = False, json: AsJson = False
 ) -> None:
-    """Carry all threads over to the present version of an application, and say which could not be.
+    """Upgrade all threads to the current version, and report failures.
 
-    A thread in which something is due stays as it is, and is carried over when it goes on. Safe while runs write, and
-    to begin again: what was done is passed over. The exit status is 1 if a thread could not be.
+    A thread with steps or questions left is not changed now; it is upgraded when it continues. Safe while runs write,
+    and safe to repeat: upgraded threads are skipped. The exit status is 1 if a thread could not be upgraded.
 
     Example: `keel upgrade shop.app:graph --url sqlite:///agent.db --dry-run`
     """
@@ -98,7 +98,7 @@ def upgrade(
         if saver.engine.session.hooks.find(UpgradeHook) is None:
             module = graph.partition(":")[0]
             where = f"neither the graph's saver nor the module {module} has any"
-            raise InvalidInput(f"there is nothing to upgrade with: {where}; name them with --upgrades MODULE")
+            raise InvalidInput(f"no upgrades were found: {where}. Name them with --upgrades MODULE")
         threads = (info.thread_id for info in saver.threads())
         report = upgrade_threads(saver, threads, dry_run=dry_run, on_progress=tell)
     counts = {name: report.counts[name] for name in ("upgraded", *_SAID)}
@@ -113,7 +113,7 @@ def upgrade(
 
 @contextmanager
 def _open(graph: str, url: str, upgrades: str | None, *, read_only: bool) -> Iterator[tuple[Any, Any]]:
-    """Open a store with the serializer and the upgrades of a program; yield the saver and the graph."""
+    """Open a store with a program's serializer and upgrades; yield saver and graph."""
     module, compiled = load_graph(graph, lambda _: MemorySaver())
     engine = engine_of(getattr(compiled, "checkpointer", None))
     options: dict[str, Any] = {"upgrades": find_upgrades(module, engine, upgrades)}
@@ -142,7 +142,7 @@ def _page(diagnosis: Any) -> Text:
 
 
 def _junit(diagnosis: Any) -> bytes:
-    """Return a test suite with a case for each thread that breaks, and one for all others."""
+    """Return a JUnit test suite: a case per broken thread, and one for the others."""
     suite, cases = Element("testsuite", name="keel doctor"), dict[str, Element]()
     for each in diagnosis.breaks:  # `plain`, as XML has no control characters
         if each.thread_id not in cases:

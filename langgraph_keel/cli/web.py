@@ -1,4 +1,4 @@
-"""`keel web`: the page on which people decide what waits, and look at threads."""
+"""`keel web`: a web page for deciding requests and inspecting threads."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 By = Annotated[
     str | None,
     typer.Option(
-        "--by", envvar="KEEL_REVIEWER", metavar="NAME", help="Who decides on this page; without, it only shows."
+        "--by",
+        envvar="KEEL_REVIEWER",
+        metavar="NAME",
+        help="The reviewer who decides on this page. Without it, the page is read-only.",
     ),
 ]
-ReadOnly = Annotated[bool, typer.Option("--read-only", help="Only show: the store is opened to read.")]
-TenantName = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only what this tenant has.")]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Allow no decisions: the store is opened read-only.")]
+TenantName = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Show only this tenant's data.")]
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")]
-Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65_535, help="The port; 0 for any free one.")]
+Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65_535, help="The port; 0 for any free port.")]
 UserHeader = Annotated[
     str | None,
-    typer.Option("--user-header", metavar="NAME", help="The header in which a trusted proxy names the person."),
+    typer.Option("--user-header", metavar="NAME", help="The header in which the trusted proxy names the person."),
 ]
 Proxies = Annotated[
     list[str] | None,
-    typer.Option("--trusted-proxy", metavar="IP", help="The address of that proxy. Repeatable."),
+    typer.Option("--trusted-proxy", metavar="IP", help="The address of the trusted proxy. Repeatable."),
 ]
 Hosts = Annotated[
     list[str] | None,
@@ -51,10 +54,10 @@ def web(
     trusted_proxy: Proxies = None,
     allow_host: Hosts = None,
 ) -> None:
-    """Serve a page on which people decide what waits, and look at threads, until it is stopped.
+    """Serve a web page for deciding requests and inspecting threads, until stopped.
 
-    The page is for this machine alone, and for those who have the link that is printed. On another address than a
-    loopback one it needs a proxy in front that signs people in: --user-header and --trusted-proxy. It runs no graph.
+    The page can be reached from this machine only, with the printed link. On any other address it needs a proxy in
+    front that signs people in: --user-header and --trusted-proxy. It runs no graph.
 
     Example: `keel web --by maria`
     """
@@ -70,14 +73,16 @@ def web(
     check_by(by)
     if bool(user_header) != bool(trusted_proxy):
         raise InvalidInput(
-            "--user-header and --trusted-proxy go together: the header of any other sender is not trusted"
+            "--user-header and --trusted-proxy need each other: the header of any other sender is not trusted"
         )
     if user_header and by:
-        raise InvalidInput("--by names one person, and --user-header another one for each request: give one of them")
+        raise InvalidInput(
+            "--by names one reviewer, and --user-header names one for each request: give only one of them"
+        )
     if host not in _LOOPBACK and not user_header:
         raise InvalidInput(
-            f"--host {host}: other machines could reach this page. Put a proxy that signs people in before it, and "
-            "name it with --user-header and --trusted-proxy"
+            f"--host {host}: other machines could reach this page. Put a proxy that signs people in in front of it, "
+            "and name it with --user-header and --trusted-proxy"
         )
     if tenant is not None:
         TENANT.set(tenant)
@@ -95,9 +100,9 @@ def web(
         at = f"http://{name}:{listening.getsockname()[1]}"
         typer.echo(f"Open {at}/login?token={guard.token}" if guard.login else f"Listening on {at}, behind the proxy")
         if only_shows and not read_only:
-            typer.echo("The page only shows. To decide on it, name who does: keel web --by NAME")
-        typer.echo("Ctrl-C ends it.")
-        # No log of requests: their addresses name threads, and the first one has the token.
+            typer.echo("The page is read-only. To decide requests, name the reviewer: keel web --by NAME")
+        typer.echo("Press Ctrl-C to stop.")
+        # No access log: the addresses contain thread ids, and the first one contains the token.
         options: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
         options |= {"proxy_headers": False, "lifespan": "off", "timeout_graceful_shutdown": 3}
         uvicorn.Server(uvicorn.Config(KeelApp(saver, guard), **options)).run(sockets=[listening])

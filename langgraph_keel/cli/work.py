@@ -1,4 +1,4 @@
-"""`keel work`: a worker that continues threads which no process runs any more."""
+"""`keel work`: a worker that continues threads that no process runs any more."""
 
 from __future__ import annotations
 
@@ -31,16 +31,19 @@ from langgraph_keel.opening import import_classes
 
 Store = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="The store of a graph that has no saver of its own; else KEEL_URL."),
+    typer.Option("--url", metavar="URL", help="The store for a graph without a saver. Default: KEEL_URL."),
 ]
 Attempts = Annotated[
-    int, typer.Option("--attempts", min=1, metavar="N", help="Continue a thread at most so often from one checkpoint.")
+    int,
+    typer.Option(
+        "--attempts", min=1, metavar="N", help="Maximum number of attempts to continue a thread from one checkpoint."
+    ),
 ]
 Match = Annotated[
-    str | None, typer.Option("--match", metavar="PATTERN", help="Only threads whose ids fit: `orders/*`.")
+    str | None, typer.Option("--match", metavar="PATTERN", help="Only threads whose id matches: `orders/*`.")
 ]
-Once = Annotated[bool, typer.Option("--once", help="End when there is nothing left to continue.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say which threads would be continued, and change nothing.")]
+Once = Annotated[bool, typer.Option("--once", help="Stop when no thread is left to continue.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; list the threads that would be continued.")]
 _ABOUT = ("thread_id", "checkpoint_id", "attempt")
 
 
@@ -53,12 +56,12 @@ def work(
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> None:
-    """Continue threads whose process has died, and those that were drained or accepted, until it is stopped.
+    """Run a worker that continues interrupted, drained and accepted threads.
 
-    Any number of workers may run. The graph is used with the saver that it was compiled with, which needs
-    `recoverable=True`; if it has none, with one on --url. SIGTERM and Ctrl-C end it after the current step, whose
-    thread another worker continues. Without a terminal it logs a JSON object a line to standard error. With --json it
-    prints one for each thread. With --once, the exit status is 1 if a thread has failed.
+    Any number of workers may run. The graph uses the saver that it was compiled with, which needs `recoverable=True`; a
+    graph without a saver gets one for --url. SIGTERM and Ctrl-C stop the worker after the current step, and another
+    worker continues the thread. Without a terminal, it logs one JSON object per line to standard error. With --json, it
+    prints one per thread. With --once, the exit status is 1 if a thread failed.
 
     Example: `keel work shop.app:graph --once --dry-run`
     """
@@ -77,7 +80,7 @@ def work(
 
 @contextmanager
 def _open(name: str, url: str | None, *, read_only: bool) -> Iterator[tuple[Any, Any]]:
-    """Yield a graph, and the saver that it is compiled with: its own one, or one on a store."""
+    """Yield a graph and its saver, or a new saver if it has none."""
     where = url_of(url or os.environ.get("KEEL_URL") or DEFAULT_URL)
     with ExitStack() as stack:
         is_ours = False
@@ -96,7 +99,7 @@ def _open(name: str, url: str | None, *, read_only: bool) -> Iterator[tuple[Any,
             saver = open_here(module)
             compiled = compiled.copy({"checkpointer": saver})
         elif engine_of(saver) is None:
-            raise InvalidInput(f"{name} was compiled with a {type(saver).__name__}, which is no saver of Keel")
+            raise InvalidInput(f"{name} was compiled with a {type(saver).__name__}, which is not a saver of Keel")
         elif url is not None and not is_ours:
             raise InvalidInput(f"{name} was compiled with {saver!r}: leave --url out")
         elif not is_ours and (tenant := TENANT.get()):
@@ -130,13 +133,13 @@ def _show(saver: Any, compiled: Any, attempts: int, match: str | None, as_json: 
 async def _work(
     saver: Any, compiled: Any, attempts: int, match: str | None, once: bool, as_json: bool
 ) -> tuple[int, int]:
-    """Continue threads; return how many were continued, and how many attempts have failed."""
+    """Continue threads; return the numbers of continued threads and failures."""
     stop, done, failed, loop = Event(), 0, 0, asyncio.get_running_loop()
-    errors, hint = console(stderr=True), "Ctrl-C ends it after the current step."
+    errors, hint = console(stderr=True), "Ctrl-C stops it after the current step."
     shown = errors.status(hint) if errors.is_terminal and not as_json else nullcontext()
 
     def end(number: int) -> None:
-        loop.remove_signal_handler(number)  # a second one ends it at once
+        loop.remove_signal_handler(number)  # a second signal ends the process immediately
         stop.set()
         drain = saver.stack.drain
         drain.reason = signal.Signals(number).name
@@ -170,7 +173,7 @@ class _JsonLine(logging.Formatter):
 
 @contextmanager
 def _log_lines() -> Iterator[None]:
-    """Log to standard error, unless that is a terminal, or the program has set up its own log."""
+    """Log to standard error, unless it is a terminal or logging is configured."""
     if sys.stderr.isatty() or logging.getLogger().handlers:
         yield
         return

@@ -14,11 +14,11 @@ from langgraph_keel.cli.output import print_answer
 from langgraph_keel.display.text import format_size, plain
 from langgraph_keel.workspace.records import Workspace
 
-workspace = typer.Typer(help="The files that were saved with checkpoints.", no_args_is_help=True)
+workspace = typer.Typer(help="List, compare and restore files that were saved with checkpoints.", no_args_is_help=True)
 
 _BESIDE = "The shadow repository, if it is not next to the store."
 Dir = Annotated[
-    Path, typer.Option("--dir", envvar="KEEL_WORKSPACE", metavar="DIR", help="The directory that is saved.")
+    Path, typer.Option("--dir", envvar="KEEL_WORKSPACE", metavar="DIR", help="The directory whose files are saved.")
 ]
 Repo = Annotated[Path | None, typer.Option("--repository", metavar="DIR", help=_BESIDE)]
 Into = Annotated[Path | None, typer.Option("--into", metavar="DIR", help="Restore into this directory instead.")]
@@ -40,7 +40,7 @@ def _config(saver: Any, thread: str, at: str) -> Any:
 def ls(
     thread: Thread, at: At = "-1", url: Url = DEFAULT_URL, where: Dir = Path(), repo: Repo = None, json: AsJson = False
 ) -> None:
-    """List the files that were saved with a moment.
+    """List the files that were saved with a checkpoint.
 
     Example: `keel workspace ls my-thread`
     """
@@ -61,7 +61,7 @@ def diff(
     repository: Repo = None,
     json: AsJson = False,
 ) -> None:
-    """Show how the files of two moments differ.
+    """Show the differences between the files of two checkpoints.
 
     Example: `keel workspace diff my-thread 3 5`
     """
@@ -82,7 +82,7 @@ def restore(
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Restore the files of a moment, once it is shown what that changes and you agree.
+    """Restore the files of a checkpoint. Shows the changes first, and asks.
 
     Example: `keel workspace restore my-thread 5 --dir work`
     """

@@ -1,1 +1,1 @@
-"""What people and programs wrote, made safe to show: as text, JSON and HTML."""
+"""Display of stored content, made safe to show: as text, JSON and HTML."""

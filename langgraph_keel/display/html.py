@@ -1,6 +1,7 @@
-"""HTML that shows what others wrote: all text is escaped, and colours read on light pages and on dark ones.
+"""HTML that shows stored content, escaped, readable on light and dark pages.
 
-Styles stand in the elements: pages that host code drop `<style>`, and some drop these, too; then tables remain.
+Styles are attributes of elements, because pages that host notebooks drop `<style>`. Some drop the attributes, too; then
+plain tables remain.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ FAINT = "opacity:.65"
 PAGE = "font-size:13px;line-height:1.45"
 SMALL = "font-size:.86em"
 NUMBERS = ("#", "step")
-"""The names of the columns that hold numbers."""
+"""The names of the columns of numbers."""
 LANES = ("currentColor", "#c45fc4", "#2f9fb3", "#bf8318", "#4f86e8", "#3f9f5c", "#e0605e", "#8f74e8", "#8a8a8a")
-"""The colours of the lanes of a tree: each at least 3:1 on white and on black."""
+"""The colours of tree lanes, with a contrast of 3:1 or more on white and black."""
 _CELL = "text-align:left;vertical-align:top;padding:5px 8px;border:0;border-top:1px solid rgba(127,127,127,.22)"
 _BLOCK = "margin:3px 0 3px 2px;padding:2px 0 2px 8px;border-left:3px solid rgba(127,127,127,.35)"
 _TEXT = "white-space:pre-wrap;overflow-wrap:anywhere"
@@ -25,7 +26,7 @@ _PRE = f"margin:2px 0;padding:0;border:0;background:none;color:inherit;font-size
 
 
 def text(text: str) -> str:
-    """Return text as HTML that shows it and does nothing else."""
+    """Return text as escaped HTML."""
     return escape(plain(text, keep="\n\t"))
 
 
@@ -48,30 +49,33 @@ def head(names: Iterable[str]) -> str:
 
 
 def table(*inner: str) -> str:
-    """Return a table as wide as the page; a narrow page scrolls."""
+    """Return a table of full width, which scrolls on a narrow page."""
     style = f"border-collapse:collapse;table-layout:auto;width:100%;margin:0;{PAGE}"
     return tag("div", tag("table", *inner, style=style), style="overflow-x:auto;max-width:100%")
 
 
 def chip(label: str, colour: str = "127,127,127", alpha: str = ".16", name: str = "span") -> str:
-    """Return a few words with a background; `name` is what they are where styles are dropped."""
+    """Return a few words with a background.
+
+    `name` is the element, which matters where styles are dropped.
+    """
     broken = "-webkit-box-decoration-break:clone;box-decoration-break:clone;overflow-wrap:anywhere"
     style = f"padding:1px 6px;margin:0 3px 0 0;border-radius:4px;{broken}"
     return tag(name, text(label), style=f"{style};font:inherit;color:inherit;background:rgba({colour},{alpha})")
 
 
 def folded(summary: str, *inner: str, is_open: bool = False) -> str:
-    """Return HTML that opens when its summary, which is HTML too, is clicked."""
+    """Return HTML that opens when its summary (also HTML) is clicked."""
     return f"<details{' open' * is_open}>{tag('summary', summary, style='cursor:pointer')}{''.join(inner)}</details>"
 
 
 def code(name: str, style: str = "", title: str = "") -> str:
-    """Return a name as it stands in code."""
+    """Return a name in the style of code."""
     return tag("code", text(name), style=f"background:none;padding:0;color:inherit;{style}", title=title)
 
 
 def pre(lines: str) -> str:
-    """Return text with its lines as they are."""
+    """Return preformatted text."""
     return tag("pre", text(lines), style=_PRE)
 
 

@@ -1,6 +1,6 @@
-"""Stored values as JSON: messages by type and content, and what JSON cannot carry as its `repr`.
+"""Stored values as JSON; values without a JSON form as their `repr`.
 
-What may not be revived here is `{"not_read": "module.Class", "module", "qualname", "reason", "stored"}`.
+A value that may not be revived is `{"not_read": "module.Class", "module", "qualname", "reason", "stored"}`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from langgraph_keel.display.text import represent
 from langgraph_keel.engine.serde.unread import Unread
 
 DEEPEST = 50
-"""Levels of a value that are laid out; what is deeper stands as its `repr`."""
+"""Maximum number of nested levels; a deeper value is shown as its `repr`."""
 LONGEST_NUMBER = 14_000
-"""Bits of a number that is written in decimal digits, of which Python writes and reads 4,300; others are text."""
+"""Maximum bits of an integer in JSON (Python's limit is 4,300 decimal digits)."""
 
 
 def as_json(value: Any, depth: int = 0) -> Any:
-    """Return `value` as something `json.dumps` carries without loss of what a reader looks for."""
+    """Return `value` in a form that `json.dumps` accepts, readable for people."""
     if depth > DEEPEST:
         return represent(value)
     if isinstance(value, Mapping):
@@ -47,13 +47,16 @@ def _scalar(value: Any) -> Any:
 
 
 def unread_fields(unread: Unread) -> dict[str, Any]:
-    """Return what stands in JSON for a value that may not be revived here."""
+    """Return the JSON form of a value that may not be revived."""
     names = {"not_read": unread.type_name, "module": unread.module, "qualname": unread.qualname}
     return {**names, "reason": unread.reason, "stored": unread.stored}
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """Return the fields of a data object, as they are stored if it may not be revived; `None` for anything else."""
+    """Return the fields of a data object; `None` for other values.
+
+    If it may not be revived, these are its stored fields.
+    """
     if type(value) is Unread:
         return value.stored if type(value.stored) is dict else None
     if isinstance(value, BaseMessage):
@@ -66,7 +69,7 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 
 def message_fields(message: BaseMessage) -> dict[str, Any]:
-    """Return a message's fields, type and content first, empty ones left out."""
+    """Return a message's non-empty fields, type and content first."""
     fields = {"type": message.type, "content": message.content}
     kept = ((key, item) for key, item in message if key not in fields and item is not None)
     return fields | {key: item for key, item in kept if type(item) not in (dict, list, str) or item}

@@ -1,4 +1,4 @@
-"""Messages and other elements of lists as text: who speaks, the words, and the tools that are called."""
+"""Messages and other list elements as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME, _CALL = 60, 300
 
 
 def speaker(message: BaseMessage | Unread) -> str:
-    """Return who speaks: the type of a message; for the message of a tool, also the tool's name."""
+    """Return the speaker: the type of a message, and for a tool its name."""
     if isinstance(message, Unread):
         return _unread_name(message)
     if not isinstance(message, ToolMessage):
@@ -29,7 +29,7 @@ def speaker(message: BaseMessage | Unread) -> str:
 
 
 def as_message(value: Any) -> Any:
-    """Return a message that is written as a pair of role and text, or as a dictionary, as a message."""
+    """Return a pair of role and text, or a dictionary, as a message object."""
     is_short = isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, str) for part in value)
     if not is_short and not (isinstance(value, dict) and {"role", "content"} <= value.keys()):
         return value
@@ -41,7 +41,10 @@ def as_message(value: Any) -> Any:
 
 
 def message_text(message: BaseMessage | Unread) -> str:
-    """Return all that a message says: its text, then a line for each tool that it calls; if unread, what is stored."""
+    """Return the text of a message, and a line for each tool call.
+
+    For an unread message, return its stored content.
+    """
     if isinstance(message, Unread):
         return json.dumps(as_json(message.stored), indent=2, ensure_ascii=False)
     text = content_text(message.content)
@@ -68,7 +71,7 @@ def _block_text(item: Any) -> str:
 def calls_of(message: BaseMessage) -> list[str]:
     """Return the tool calls of a message as they would be written in Python.
 
-    Nothing has checked a stored message: its calls may be no list, and a call may be no dictionary.
+    A stored message is unchecked: its calls may not be a list, and a call may not be a dictionary.
     """
     calls = getattr(message, "tool_calls", None)
     return [*map(_call_text, calls)] if isinstance(calls, list) else []
@@ -85,7 +88,7 @@ def _call_text(call: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One element of a list, safe to print: `who` is the author of a message, or the type of another element."""
+    """A list element, safe to print, with its author or type (`who`)."""
 
     who: str
     text: str
@@ -99,7 +102,7 @@ def last_elements(values: Sequence[Any]) -> Iterator[Element]:
 
 
 def value_text(value: Any) -> str:
-    """Return a value as text, safe to print: a string as it is, everything else as JSON on several lines."""
+    """Return a value as text, safe to print: strings as they are, others as JSON."""
     return cut(value if isinstance(value, str) else json.dumps(as_json(value), indent=2, ensure_ascii=False), LONGEST)
 
 

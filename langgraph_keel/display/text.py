@@ -1,4 +1,4 @@
-"""Text made safe and short enough to show: what people wrote, ids, counts, sizes and amounts."""
+"""Text made safe and short to show: content, ids, counts, sizes and amounts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from langgraph.constants import START
 
 from langgraph_keel._langgraph import BRANCH, JOIN, NO_WRITES, PREGEL
 
-# Control characters, the marks that reorder or hide text, and surrogates no encoding can carry.
+# Control characters, marks that reorder or hide text, and surrogates, which cannot be encoded.
 UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 SHORTEST_ID = 8
-"""Characters of an id that are shown at least."""
+"""Minimum number of characters of an id that are shown."""
 
 
 def plain(text: str, keep: str = "") -> str:
-    """Return `text` with every character that could steer a terminal written as an escape, except those in `keep`."""
+    """Return `text` with control characters escaped, except those in `keep`."""
     return UNSAFE.sub(lambda match: match[0] if match[0] in keep else _escape(match[0]), text)
 
 
@@ -32,16 +32,16 @@ def one_line(text: str, limit: int = 200) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Return the start of `text`, safe to print, with its line breaks, and a note of how much is missing."""
+    """Return the start of `text`, safe to print, and a note of the rest."""
     shown = plain(text[:limit], keep="\n\t")
     return shown if len(text) <= limit else f"{shown.rstrip()} … {len(text) - limit:,} more characters"
 
 
 def represent(value: Any) -> str:
-    """Return `repr(value)`; of a number of more digits than Python writes (4,300), its hexadecimal ones."""
+    """Return `repr(value)`, in hexadecimal for an integer that is too long for it."""
     try:
         return repr(value)
-    except Exception:  # of a number inside it, or a class of the user's
+    except Exception:  # from an integer inside it, or from a class of the user
         return hex(value) if isinstance(value, int) else object.__repr__(value)
 
 
@@ -60,19 +60,19 @@ def format_size(count: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return how long something took: `0 ms`, `999 ms`, `1.0 s`."""
+    """Return a duration: `0 ms`, `999 ms`, `1.0 s`."""
     return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds * 1000:,.0f} ms"
 
 
 def format_money(amount: float) -> str:
-    """Return an amount of money, in the currency of whoever set the prices; small amounts with three digits."""
+    """Return an amount of money; small amounts with three digits."""
     return f"{amount:,.2f}" if amount >= 1 or amount == 0 else f"{amount:.3g}"
 
 
 def short_ids(ids: Iterable[str], least: int = SHORTEST_ID, *, from_start: bool = False) -> Mapping[str, str]:
-    """Return the end of each id (or its start), all of one length, the shortest that tells the ids apart.
+    """Return a unique end (or start) of each id, all of the same minimum length.
 
-    LangGraph's ids begin alike and differ at the end.
+    LangGraph's ids differ at the end.
     """
     wanted = list(dict.fromkeys(ids))
     for length in range(least, max(map(len, wanted), default=0)):
@@ -83,5 +83,5 @@ def short_ids(ids: Iterable[str], least: int = SHORTEST_ID, *, from_start: bool 
 
 
 def is_internal(channel: str) -> bool:
-    """Return whether a channel is LangGraph's own bookkeeping, and not the user's state."""
+    """Return whether a channel is LangGraph's own, and not part of the user's state."""
     return channel.startswith((BRANCH, JOIN, PREGEL)) or channel in (START, NO_WRITES)

@@ -1,4 +1,4 @@
-"""What programs give to a store is checked before anything is stored: namespaces, values, times to live."""
+"""Checks of arguments before writes: namespaces, values, times to live."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from langgraph.store.base import InvalidNamespaceError, TTLConfig
 from langgraph_keel.errors import InvalidInput
 
 DEEPEST = 100
-"""Lists and objects within one another, at most."""
+"""Maximum depth of nested lists and objects."""
 
 
 class InvalidNamespace(InvalidInput, InvalidNamespaceError):
-    """A namespace that LangGraph's stores refuse, too."""
+    """A namespace that LangGraph's stores also refuse."""
 
 
 def check_place(namespace: Any, key: Any = "") -> tuple[str, ...]:
-    """Return a namespace with the labels that LangGraph allows; `InvalidInput` for another one, or such a key.
+    """Return a namespace; `InvalidInput` if it or the key is invalid.
 
-    The cells would tell other labels apart. A program that uses them could move its items to no other store.
+    Cells could store other labels, too, but then the items could not be moved to another LangGraph store.
     """
     labels = namespace if isinstance(namespace, (tuple, list)) else [None]
     if not all(isinstance(label, str) and label and not {".", "\0"} & {*label} for label in labels):
         raise InvalidNamespace(
-            f"{namespace!r:.200} is no namespace: use a tuple of texts, not empty, without '.' and NUL"
+            f"{namespace!r:.200} is not a namespace: use a tuple of non-empty texts without '.' and NUL"
         )
     if not isinstance(key, str):
-        raise InvalidInput(f"{key!r:.200} is no key of an item: use a text")
+        raise InvalidInput(f"{key!r:.200} is not a key of an item: use a text")
     return tuple(namespace)
 
 
 def check_value(value: Any, what: str) -> dict[str, Any]:
-    """Return the value of an item as a dict of its own; `InvalidInput` if it is not JSON, which names the place."""
+    """Return a copy of an item's value; `InvalidInput` if it is not JSON."""
     if not isinstance(value, Mapping):
         raise InvalidInput(f"{what}: its value must be a mapping, not a {type(value).__name__}")
     copied: dict[str, Any] = {}
@@ -71,27 +71,27 @@ def _parts(source: Any, place: str, what: str) -> Iterator[tuple[Any, Any]]:
 
 
 def check_ttl_config(ttl: Any) -> TTLConfig | None:
-    """Return a configuration of times to live; `InvalidInput` if it is none."""
+    """Return a TTL configuration; `InvalidInput` if it is not valid."""
     if ttl is None:
         return None
     if not isinstance(ttl, Mapping) or (unknown := [name for name in ttl if name not in TTLConfig.__annotations__]):
         what = f"it has {unknown[0]!r:.60}" if isinstance(ttl, Mapping) else f"it is a {type(ttl).__name__}"
-        raise InvalidInput(f"ttl= is a dict with {', '.join(TTLConfig.__annotations__)}, and {what}")
+        raise InvalidInput(f"ttl= must be a dict with {', '.join(TTLConfig.__annotations__)}, but {what}")
     if ttl.get("omit_expired") is False:
-        raise InvalidInput("ttl={'omit_expired': False}: a KeelStore never returns items that have expired")
+        raise InvalidInput("ttl={'omit_expired': False}: a KeelStore never returns expired items")
     check_ttl(ttl.get("default_ttl"), "ttl=")
     return TTLConfig(**ttl)  # type: ignore[typeddict-item]
 
 
 def check_ttl(ttl: Any, what: str) -> None:
-    """Check a time to live, in minutes; `None` is for ever."""
+    """Check a time to live, in minutes; `None` means no expiry."""
     is_number = type(ttl) in (int, float) and math.isfinite(ttl) and 0 < ttl < 1e9
     if ttl is not None and not is_number:
-        raise InvalidInput(f"{what}: a time to live is a number of minutes greater than 0, not {ttl!r:.60}")
+        raise InvalidInput(f"{what}: a time to live must be a number of minutes greater than 0, not {ttl!r:.60}")
 
 
 def check_index(index: Any, what: str) -> None:
-    """Check which fields of an item are embedded: `None` is those of the store, `False` none."""
+    """Check the fields to embed: `None` for the store's fields, `False` for none."""
     is_list = isinstance(index, list | tuple) and all(isinstance(path, str) for path in index)
     if not (index is None or index is False or is_list):
         raise InvalidInput(f"{what}: index={index!r:.60} is neither False nor a list of fields")

@@ -1,4 +1,4 @@
-"""Items as files: one readable JSON file for each item, and the way back."""
+"""Export and import of items as files, one readable JSON file per item."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from langgraph_keel.store.records import ITEMS, StoredItem, cell_key, prefix_of
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 Brought: TypeAlias = Literal["made", "changed", "same", "kept"]
-"""What an import did with an item; `kept` if the store's has changed since the export."""
+"""The result of an import for an item; `kept` if it changed in the store since."""
 _READABLE = 40
-"""Characters of a namespace and key in the name of a file, at most."""
+"""Maximum characters of a namespace and key in the name of a file."""
 
 
 def iso_of(at: int) -> str:
@@ -30,18 +30,21 @@ def iso_of(at: int) -> str:
 
 
 def name_of_file(item: StoredItem) -> str:
-    """Return the name of an item's file, safe on any file system: the beginning of its place, and a hash."""
+    """Return a file name for an item, safe on any file system."""
     words = re.findall("[a-z0-9]+", "-".join([*item.namespace, item.key]).lower()[: 4 * _READABLE])
     digest = blake2b(cell_key(item.namespace, item.key).encode(), digest_size=16).hexdigest()
     return f"{'-'.join(words)[:_READABLE].rstrip('-') or 'item'}-{digest}.json"
 
 
 def write_item(item: StoredItem, changed: int) -> bytes:
-    """Return the content of an item's file; `changed`, in microseconds since 1970, tells its version."""
+    """Return the content of an item's file; `changed` identifies its version.
+
+    `changed` is in microseconds since 1970.
+    """
     fields = dict(zip(StoredItem._fields, ITEMS.pack(item), strict=True))
-    del fields["fences"]  # they are of locks of this store
+    del fields["fences"]  # they belong to the locks of this store
     shown = {**fields, "created": iso_of(item.created), "changed": iso_of(changed)}
-    # UTF-8 has no surrogates: they become the escapes that JSON has for them.
+    # UTF-8 cannot encode surrogates: they become JSON escapes.
     return f"{json.dumps(shown, indent=2, ensure_ascii=False)}\n".encode(errors="backslashreplace")
 
 
@@ -49,7 +52,7 @@ def read_items(directory: Path) -> list[tuple[StoredItem, int]]:
     """Return the items in the files of a directory, each with the time of its version.
 
     Raises:
-        InvalidInput: One of the files is not of an item, two are of the same one, or there is no such directory.
+        InvalidInput: If a file is not an item, two files are the same item, or the directory cannot be read.
     """
     found: dict[str, tuple[StoredItem, int]] = {}
     origin: dict[str, Path] = {}
@@ -61,7 +64,7 @@ def read_items(directory: Path) -> list[tuple[StoredItem, int]]:
         try:
             item, changed = _read_item(json.loads(path.read_bytes()), str(path))
         except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-            raise InvalidInput(f"{path} is no exported item: {error}. Nothing was imported") from error
+            raise InvalidInput(f"{path} is not an exported item: {error}. Nothing was imported") from error
         key = cell_key(item.namespace, item.key)
         if key in found:
             raise InvalidInput(f"{path} and {origin[key]} are the same item: keep one. Nothing was imported")
@@ -86,9 +89,11 @@ class ItemFiles(Items):
     """The plans of exports and imports."""
 
     def page(self, namespace: tuple[str, ...], after: str) -> Plan[tuple[list[tuple[StoredItem, int]], str | None]]:
-        """Return some items below a namespace with the times of their changes, and where others begin. One trip.
+        """Return a page of items below a namespace, and a cursor. One trip.
 
-        They are in the order of their cells' keys: unlike in a search, an item that is changed meanwhile is not missed.
+        Each item comes with the time of its last change.
+
+        The order is that of their cells' keys, so that an item that changes concurrently is not missed.
         """
         page = yield from self._cells.page(prefix_of(namespace), after or None, PAGE)
         live = [(kept.record, kept.cell.rank or 0) for _, kept in page if self._lives(kept.cell)]
@@ -96,13 +101,13 @@ class ItemFiles(Items):
         return found, page[-1][0] if len(page) == PAGE else None
 
     def bring(self, items: Sequence[tuple[StoredItem, int]]) -> Plan[list[Brought]]:
-        """Write exported items, each only if the store has no such item or the exported version. Two trips.
+        """Write exported items, except those that changed in the store. Two trips.
 
         Args:
             items: Each item with the time of its exported version, in microseconds since 1970.
 
         Returns:
-            What was done with each.
+            The result for each item.
         """
         now = int(self._session.clock().timestamp() * 1_000_000)
         done: dict[str, Brought] = {}
@@ -131,5 +136,5 @@ class ItemFiles(Items):
 
 
 def _content(item: StoredItem) -> str:
-    """Return all of an item but its times and fences, so that 1, 1.0 and true differ."""
+    """Return an item without times and fences as JSON, where 1 and 1.0 differ."""
     return json.dumps(item._replace(created=0, fences=()), sort_keys=True)

@@ -1,7 +1,7 @@
-"""Which items a search returns: LangGraph's filters on values, and the terms that narrow a search for them.
+"""LangGraph's filters on values, and the index terms that narrow a search.
 
-They mean what they mean in LangGraph's `InMemoryStore`, but an order between values that have none is no match there
-instead of an error: numbers compare with numbers, texts with texts.
+Filters work as in LangGraph's `InMemoryStore`, except that ordering values other than two numbers or two texts is no
+match, instead of an error.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _OPERATORS = {*_ORDERS, "$eq", "$ne"}
 
 
 def check_filter(wanted: Any) -> Mapping[str, Any]:
-    """Return a filter; `InvalidInput` if it is none, or names an operator that there is not."""
+    """Return a filter; `InvalidInput` if it is invalid."""
     if wanted is None:
         return {}
     if not isinstance(wanted, Mapping):
-        raise InvalidInput(f"filter={wanted!r:.200} is no filter: use a dict from fields to values")
+        raise InvalidInput(f"filter={wanted!r:.200} is not a filter: use a dict from fields to values")
     left: list[Any] = [*wanted.values()]
     while left:
         each = left.pop()
         if isinstance(each, Mapping):
             if _has_operators(each) and (unknown := [name for name in each if name not in _OPERATORS]):
                 known = ", ".join(sorted(_OPERATORS))
-                raise InvalidInput(f"the filter has {unknown[0]!r:.60} among its operators: there are {known}")
+                raise InvalidInput(f"the filter has the unknown operator {unknown[0]!r:.60}: use {known}")
             left += each.values()
         elif isinstance(each, (list, tuple)):
             left += each
@@ -37,12 +37,12 @@ def check_filter(wanted: Any) -> Mapping[str, Any]:
 
 
 def fits(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether the value of an item is what a filter asks for."""
+    """Return whether the value of an item matches a filter."""
     return all(_is_like(value.get(field), each) for field, each in wanted.items())
 
 
 def terms_of_filter(wanted: Mapping[str, Any]) -> list[str]:
-    """Return what all items have that a filter finds: the terms of fields that must equal a text or a number."""
+    """Return the index terms that all matches of a filter have."""
     terms = []
     for field, each in wanted.items():
         each = each.get("$eq") if isinstance(each, Mapping) and _has_operators(each) else each

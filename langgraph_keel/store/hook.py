@@ -1,4 +1,4 @@
-"""What a saver does for items by itself: sweeps remove those that have expired, and `keel check` reads all of them."""
+"""The saver's hook for items, for sweeps, erasure and `keel check`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from langgraph_keel.store.records import INDEX, ITEMS
 
 
 class ItemHook(Hook):
-    """Sweeps items, and erases those of a person."""
+    """Removes expired items, and erases the items of a person."""
 
     shared_tables = (ITEMS, INDEX, LOCKS)
 
     def before_sweep(self, session: Session, remind_after: float | None) -> Plan[Sequence[Any]]:
-        """Remove items that have expired. One trip, if there are none."""
+        """Remove expired items. One trip if there are none."""
         yield from Items(session, OrderedDict()).sweep()
         return ()
 

@@ -1,7 +1,7 @@
 """The plans of a store: reading, searching, writing and sweeping items.
 
-Every write is a compare-and-set against the version that this process saw last. If another process was quicker, the
-reply brings its version, and the write is made again on that: no version is overwritten unseen.
+Every write is a compare-and-set against the version that this process saw last. If another process was faster, the
+reply contains its version, and the write is retried on it: no version is overwritten unnoticed.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from langgraph_keel.store.records import (
 )
 
 NARROWED = 16
-"""Terms by which a store narrows a search at most: SQL has a limit."""
+"""Maximum number of terms in a search, because SQL has a limit."""
 PAGE = 1000
-"""Items, or namespaces, that are read in one trip at most."""
+"""Maximum number of items or namespaces that are read in one trip."""
 MOST_SEEN = 10_000
-"""Items whose last version a process remembers."""
+"""Maximum number of items whose last version a process remembers."""
 MINUTE = 60_000  # milliseconds
 FRESH = 0.9
-"""A read renews an item if less than this part of its time to live is left: not at each read."""
+"""A read renews an item only if less than this part of its time to live remains."""
 
 _HASHED: dict[str, tuple[str, ...]] = {}
-"""Namespaces by their hash, the first three blocks of a key: of the last ones, and the same in all stores."""
+"""Recent namespaces by hash: the first three blocks of a key, in any store."""
 
 
 class Seen(NamedTuple):
@@ -58,25 +58,31 @@ class Seen(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A put of an item, or with the value `None`, its removal; `fields` are embedded, and `body` has the vectors."""
+    """A write of an item, or its removal if `value` is `None`.
+
+    `fields` are embedded, and `body` has the vectors.
+    """
 
     namespace: tuple[str, ...]
     key: str
     value: dict[str, Any] | None
     ttl: float | None
-    owner: str | None = None  # `None` leaves the item with the owner it has
+    owner: str | None = None  # `None` keeps the current owner
     fields: Literal[False] | Sequence[str] | None = None
     body: bytes = b""
 
 
 Change: TypeAlias = Callable[[dict[str, Any] | None], dict[str, Any] | None]
-"""Returns the new value of an item, given the current one; `None` is no item."""
+"""Returns the new value of an item, given the current one; `None` means no item."""
 Guard: TypeAlias = Callable[[Fences], Plan[Fences]]
-"""Returns the fences to write to an item with these, or refuses the write."""
+"""Returns the fences to write to an item with these fences, or refuses it."""
 
 
 class Items:
-    """The items of one store, as plans on a session. `seen` are the versions that this process saw last."""
+    """The items of one store, as plans on a session.
+
+    `seen` has the versions that this process saw last.
+    """
 
     def __init__(self, session: Session, seen: OrderedDict[str, Seen]) -> None:
         self._session = session
@@ -86,7 +92,7 @@ class Items:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def read(self, places: Collection[tuple[tuple[str, ...], str]]) -> Plan[Mapping[str, Kept[StoredItem]]]:
-        """Return items that are there and have not expired, by the keys of their cells. One trip."""
+        """Return the items that exist and have not expired, by cell key. One trip."""
         keys = dict.fromkeys(cell_key(*place) for place in places)
         found = yield from self._cells.read([*keys])
         return {key: kept for key, kept in found.items() if self._see(key, kept)}
@@ -94,9 +100,9 @@ class Items:
     def search(
         self, namespace: tuple[str, ...], wanted: Mapping[str, Any], limit: int, offset: int
     ) -> Plan[list[tuple[str, Kept[StoredItem]]]]:
-        """Return items below a namespace whose values fit a filter, the last changed first.
+        """Return matching items below a namespace, most recently changed first.
 
-        One trip, if stores can narrow it: fields that equal a text or a number. Else one for each page that is read.
+        One trip if the filter only compares fields with a text or a number for equality, else one per page read.
         """
         most, size = offset + limit, len(namespace)
         marks = marks_of([*below(namespace), *terms_of_filter(wanted)][:NARROWED])
@@ -111,18 +117,21 @@ class Items:
             if len(page) < ask:
                 break
             after = page[-1][1].cell.rank or 0, page[-1][0]
-            ask = min(PAGE, 4 * ask + 60)  # few of them fit: the next page is larger
+            ask = min(PAGE, 4 * ask + 60)  # few items match: the next page is larger
         return found[offset:most]
 
     def find(
         self, namespace: tuple[str, ...], wanted: Mapping[str, Any], query: str | None, limit: int, offset: int
     ) -> Plan[list[tuple[str, Kept[StoredItem], float | None]]]:
-        """As `search`, with the score of each: none, since only a store with `index=` looks at the query."""
+        """As `search`, with the score `None`: only an indexed store uses the query."""
         found = yield from self.search(namespace, wanted, limit, offset)
         return [(key, kept, None) for key, kept in found]
 
     def namespaces(self, prefix: tuple[str, ...]) -> Plan[set[tuple[str, ...]]]:
-        """Return the namespaces that begin so and have items. A trip for each 1,000; two, if some are seen first."""
+        """Return the namespaces with a prefix that have items.
+
+        One trip per 1,000; two if some are not known yet.
+        """
         found: set[tuple[str, ...]] = set()
         after = None
         while True:
@@ -133,10 +142,10 @@ class Items:
                     _HASHED.clear()
                 for key, kept in (yield from self._cells.read(new)).items():
                     if cell_key(kept.record.namespace, "")[:-BLOCK] != key[:-BLOCK]:
-                        raise CorruptStore(f"an item of the store ({key}) is of another namespace than its key")
+                        raise CorruptStore(f"an item of the store ({key}) has another namespace than its key")
                     _HASHED[key[:-BLOCK]] = kept.record.namespace
             for key, cell in page:
-                namespace = _HASHED.get(key[:-BLOCK])  # `None` if its item was deleted meanwhile
+                namespace = _HASHED.get(key[:-BLOCK])  # `None` if its item was deleted in the meantime
                 if namespace and (self._lives(cell) or (yield from self._has_live(key[:-BLOCK]))):
                     found.add(namespace)
             if len(page) < PAGE:
@@ -163,7 +172,7 @@ class Items:
         return self._lives(kept.cell)
 
     def _remember(self, key: str, seen: Seen | None) -> None:
-        # Each step is one of the interpreter's, so that threads need no lock.
+        # Each step is atomic in the interpreter, so that no lock is needed.
         self._seen.pop(key, None)
         if seen is not None:
             self._seen[key] = seen
@@ -173,9 +182,9 @@ class Items:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def write(self, writes: Mapping[str, Write]) -> Plan[None]:
-        """Put and remove items, by the keys of their cells.
+        """Write and remove items, by cell key.
 
-        One trip, and one more for items that are there and were not read before, and for each change by another.
+        One trip; one more for existing items that were not read before, and for each change by another process.
         """
         writes = yield from self.add_vectors(writes)
         held = {key: self._seen.get(key) for key in writes}
@@ -192,17 +201,20 @@ class Items:
                     held[key] = None if reply.cell is None else self._seen_of(self._cells.keep(key, reply.cell))
 
     def add_vectors(self, writes: Mapping[str, Write]) -> Plan[Mapping[str, Write]]:
-        """Return writes with the vectors of their texts: none, without an index."""
+        """Return the writes with the vectors of their texts; without an index, unchanged."""
         yield from ()
         return writes
 
     def _draft(self, write: Write, held: Seen | None, now: int, fences: Fences = ()) -> tuple[Cell | None, Seen | None]:
-        """Return the cell that a write makes, and what is to be remembered of it; `None` for both if it removes."""
+        """Return the new cell of a write, and its version to remember.
+
+        Both are `None` if the write removes the item.
+        """
         if write.value is None:
             return None, None
         is_live = held is not None and (held.expires_at is None or held.expires_at > now // 1000)
         created = held.created if held is not None and is_live else now
-        # No change moves an item back in the order, also if the clock of the process before was ahead.
+        # A change never moves an item back in the order, even if the previous writer's clock was ahead.
         rank = now if held is None else max(now, held.rank + 1)
         owner = write.owner if write.owner is not None else held.owner if held is not None and is_live else ""
         fences = fences or (held.fences if held else ())
@@ -219,9 +231,11 @@ class Items:
         return Seen(cell.token, item.created, cell.rank or 0, cell.expires_at, item.owner, item.fences)
 
     def update(self, like: Write, change: Change, guard: Guard | None) -> Plan[dict[str, Any] | None]:
-        """Change an item, again whenever another writer was quicker; return its new value. `like` lacks the value.
+        """Change an item, retrying if another writer was faster; return the value.
 
-        Two trips, and one for each retry. An item keeps its own time to live.
+        `like` lacks the value.
+
+        Two trips, and one for each retry. An existing item keeps its time to live.
         """
         where = cell_key(like.namespace, like.key)
         cell = (yield from self._cells.read_raw([where])).get(where)
@@ -242,10 +256,7 @@ class Items:
             cell = reply.cell
 
     def refresh(self, keys: Collection[str]) -> Plan[None]:
-        """Give items their whole time to live again, if a tenth of it is over; not those that others have changed.
-
-        Two trips, if there are such.
-        """
+        """Restart the time to live of items, except those that changed. Two trips."""
         found = yield from self._cells.read(list(keys))
         swaps: list[Swap] = [
             (key, kept.token, self._cell(kept.record, kept.cell.rank or 0, kept.cell.body))
@@ -256,7 +267,7 @@ class Items:
                 self._remember(key, self._seen_of(self._cells.keep(key, new)))
 
     def fading(self, found: Iterator[tuple[str, Kept[StoredItem]]]) -> list[str]:
-        """Return the keys of items that a read is to refresh."""
+        """Return the keys of items whose time to live a read should restart."""
         now = self._session.milliseconds
         return [
             key
@@ -267,9 +278,11 @@ class Items:
         ]
 
     def sweep(self) -> Plan[int]:
-        """Remove items that have expired; return how many. A trip for each 1,000 that may expire, and one for removals.
+        """Remove expired items; return their number.
 
-        An item that is changed or read in the same moment stays, and so do those of persons on hold.
+        One trip per 1,000 items with an expiry, and one for removals.
+
+        Items that are changed or renewed concurrently are kept, and so are items of persons on hold.
         """
         removed, after = 0, None
         while True:
@@ -287,9 +300,9 @@ class Items:
             after = page[-1][1].rank or 0, page[-1][0]
 
     def erase(self, person: str, held: Collection[str], acts: bool) -> Plan[tuple[int, Sequence[str]]]:
-        """Remove the items of a person, or count them; return how many, and why others of them are left.
+        """Remove or count a person's items; return their number, and problems.
 
-        Two trips for each 1,000 items and one at the end, or with `acts=False`, one for each 1,000.
+        Two trips per 1,000 items and one at the end; with `acts=False`, one per 1,000.
         """
         removed, problems, marks = 0, dict[str, str](), marks_of([owner_term(person)])
         for _ in range(ROUNDS):
@@ -311,4 +324,4 @@ class Items:
                 size, after = len(page), (page[-1][1].rank or 0, page[-1][0]) if page else None
             if not (acts and count):
                 return removed or count, [*problems.values()]
-        return removed, [*problems.values(), "items are written again and again: stop its runs, and erase again"]
+        return removed, [*problems.values(), "items are still being written: stop the person's runs, and erase again"]

@@ -1,4 +1,4 @@
-"""KeelStore: LangGraph's store (`compile(store=...)`) in the store of a saver."""
+"""KeelStore: a LangGraph store (`compile(store=...)`) in the store of a saver."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ _log = logging.getLogger(__name__)
 Place: TypeAlias = tuple[str, ...]
 Name: TypeAlias = str | None
 _SWEPT = 5.0
-"""Minutes between two sweeps, if none are given: as LangGraph's stores do."""
+"""Default interval between sweeps in minutes, as in LangGraph's stores."""
 
 
 class OwnedPut(PutOp):
-    """A put that says whose the item is."""
+    """A put operation with an owner."""
 
     owner: Name = None
 
     def __new__(cls, *fields: Any, owner: Name) -> Self:
-        """Return a put of these fields."""
+        """Return a put operation with these fields."""
         self = super().__new__(cls, *fields)
         self.owner = owner
         return self
@@ -72,21 +72,21 @@ class OwnedPut(PutOp):
 
 @publish
 class KeelStore(BaseStore):
-    """Items that all threads and processes share, beside a saver's checkpoints: `saver.store()` makes one.
+    """Items that all threads and processes share; see `saver.store()`.
 
         graph = builder.compile(checkpointer=saver, store=saver.store())
 
     It has the methods of LangGraph's `BaseStore`, blocking and asynchronous, on every backend. Encryption, tenants,
-    copies and `keel check` cover items as they cover checkpoints. Items belong to no thread: deleting one leaves them.
+    copies and `keel check` cover items as well as checkpoints. Items belong to no thread: deleting a thread keeps them.
 
-    * A put returns when the item is as durable as a checkpoint would be. It is a compare-and-set: no version is
-      overwritten unseen, and `created_at` stays. One round trip, or two for an item that is there and was not read.
-    * A search returns the last changed item first. Items that have expired are never returned.
+    * `put` returns once the item is as durable as a checkpoint. It is a compare-and-set: no version is overwritten
+      unnoticed, and `created_at` is kept. One round trip, or two for an existing item that was not read.
+    * A search returns the most recently changed items first. Expired items are never returned.
     * Values are JSON: dicts with text keys, lists, texts, finite numbers, booleans and `None`.
-    * A batch reads before it writes; of several puts of one item, the last counts. Each item is stored or not as a
-      whole; a batch that fails may have stored some.
+    * A batch reads before it writes; of several puts of one item, the last counts. Each item is written as a whole or
+      not at all; a batch that fails may have written some items.
 
-    It is not part of the transaction of a step: what a node has put stays if the step fails.
+    The store is not part of the transaction of a step: items that a node has stored are kept if the step fails.
     """
 
     supports_ttl = True
@@ -110,7 +110,7 @@ class KeelStore(BaseStore):
 
     @property
     def engine(self) -> Engine:
-        """What its plans are carried out by."""
+        """The engine that runs the plans."""
         return self._saver.engine
 
     def _items(self) -> Items:
@@ -118,19 +118,20 @@ class KeelStore(BaseStore):
         return self._index.items(session, self._seen) if self._index else Items(session, self._seen)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Carry out operations: gets, searches and lists of namespaces first, then puts.
+        """Run operations: gets, searches and lists of namespaces first, then puts.
 
         Args:
             ops: LangGraph's `GetOp`, `SearchOp`, `PutOp` and `ListNamespacesOp`.
 
         Returns:
-            The result of each, in their order; `None` of a put. One round trip for all gets, one or more for each
-            search and list, one or two for all puts.
+            The results in the order of the operations; `None` for a put. One round trip for all gets, one or more for
+            each search and list, one or two for all puts.
 
         Raises:
-            InvalidInput: A value is not JSON, a filter has an unknown operator, a limit is negative. Nothing was done.
-            CorruptStore: An item does not decode.
-            StoreError: The store fails (it is busy, cannot be reached, may only be read).
+            InvalidInput: If a value is not JSON, a filter has an unknown operator, or a limit is negative. Nothing was
+                done.
+            CorruptStore: If an item does not decode.
+            StoreError: If the store fails (it is busy, cannot be reached, or is read-only).
         """
         return self.engine.run_patiently(self._batch([*ops]))
 
@@ -144,13 +145,13 @@ class KeelStore(BaseStore):
         """Store an item, as LangGraph's stores do; see `batch`.
 
         Args:
-            namespace: Its place: texts without `.`; the first one is not `langgraph`.
-            key: Its name there.
+            namespace: The namespace: texts without `.`; the first one must not be `langgraph`.
+            key: The key of the item in the namespace.
             value: A JSON object.
             index: `None` for the fields of the store's index, `False` for none, or a list of fields.
-            ttl: Minutes until it expires; `None` is never, and by default it is the store's `default_ttl`.
-            owner: The person whose item it is (`retention.erase(what="data")`); `""` is no person. By default the owner
-                of the run that puts it, and without one, the item keeps its owner.
+            ttl: Minutes until the item expires; `None` means never. Default: the store's `default_ttl`.
+            owner: The person to whom the item belongs (`retention.erase(what="data")`); `""` for none. Default: the
+                owner of the run that stores it; outside of a run, the item keeps its owner.
         """
         self.batch([self._own(namespace, key, value, index, ttl, owner)])
 
@@ -162,12 +163,12 @@ class KeelStore(BaseStore):
 
     def _own(self, namespace: Place, key: str, value: Any, index: Any, ttl: Any, owner: Name) -> OwnedPut:
         if not check_place(namespace) or namespace[0] == "langgraph":
-            raise InvalidNamespace(f"{namespace!r:.200}: a namespace cannot be empty, nor begin with 'langgraph'")
+            raise InvalidNamespace(f"{namespace!r:.200}: a namespace cannot be empty or begin with 'langgraph'")
         ttl = (self.ttl_config or {}).get("default_ttl") if ttl is NOT_PROVIDED else ttl
         return OwnedPut(namespace, str(key), value, index, ttl, owner=owner)
 
     def _find_owner(self) -> str | None:
-        """Return the owner of the run that this is called in; `None` if there is none."""
+        """Return the owner of the current run; `None` if there is none."""
         config, session = var_child_runnable_config.get(), self.engine.session
         hook = session.hooks.find(OwnerHook) if config else None
         return (hook.find_owner(session, config) or None) if hook and config else None
@@ -204,22 +205,24 @@ class KeelStore(BaseStore):
     # -- the board -----------------------------------------------------------------------------------------------
 
     def _update(self, namespace: tuple[str, ...], key: str, fn: Change) -> Plan[dict[str, Any] | None]:
-        """Change an item by a function of its current value, so that no concurrent change is lost; return the new one.
+        """Change an item by a function of its value; return the new value.
+
+        No concurrent change is lost.
 
             store.update(("trips", "7"), "seats", lambda value: {"left": (value or {"left": 9})["left"] - 1})
 
-        Durable when it returns. Two round trips, and one for each writer that was quicker. The time to live begins
+        Durable when it returns. Two round trips, and one for each writer that was faster. The time to live starts
         again; a new item has the default. If a connection breaks and another writer replaces the item before the
-        request is sent again, the change is made twice.
+        request is sent again, the change is applied twice.
 
         Args:
             namespace: The namespace of the item.
             key: The key of the item.
             fn: Receives a copy of the value, or `None` if there is no item, and returns the new value, or `None` to
-                delete the item. It is called again if another writer was quicker, so it must do nothing else.
+                delete the item. It is called again if another writer was faster, so it must have no side effects.
 
         Raises:
-            InvalidInput: If the namespace or the key is not usable, or the new value is not JSON. Nothing was written.
+            InvalidInput: If the namespace or the key is invalid, or the new value is not JSON. Nothing was written.
             CorruptStore: If the item does not decode.
             StoreError: If the store fails.
         """
@@ -240,56 +243,56 @@ class KeelStore(BaseStore):
     update, aupdate = faces(_update)
 
     def lock(self, name: str, *, ttl: float = 30.0, timeout: float | None = None) -> StoreLock:
-        """Return a lock, which one process at a time can hold: `with` and `async with` take and release it.
+        """Return a lock that one process at a time can hold, for use with `with`.
 
             with store.lock("valuation") as lock:
                 lock.put(("trips", "7"), "price", {"euro": 340})
 
-        A thread renews it. It is free when it is released, when its process has died on this machine, or when a waiting
-        process has seen no renewal for `ttl` seconds. If the former holder continues then, `lock.put` and `lock.update`
-        refuse its writes; methods of the store do not. An item forgets its fences when it is deleted or expires. A lock
-        is not reentrant, and not fair. Three round trips, and one for each look at a lock that is taken.
+        A background thread renews the lock. The lock is free when it is released, when its process has died on this
+        machine, or when a waiting process has seen no renewal for `ttl` seconds. If the former holder then continues,
+        `lock.put` and `lock.update` refuse its writes; methods of the store do not. An item loses its fences when it is
+        deleted or expires. A lock is neither reentrant nor fair. Three round trips, and one per poll of a taken lock.
 
         Args:
-            name: The name of the lock. A small record for each name stays in the store.
+            name: The name of the lock. A small record for each name remains in the store.
             ttl: Seconds without a renewal after which the lock is free.
-            timeout: Seconds to wait for the lock; `None` is for ever, 0 not at all.
+            timeout: Seconds to wait for the lock; `None` waits without limit, 0 does not wait.
 
         Raises:
-            InvalidInput: If an argument is not usable.
-            LockTaken: If another holder still has it when the timeout ends; raised by `with`.
+            InvalidInput: If an argument is invalid.
+            LockTaken: If another process still holds it when the timeout ends; raised by `with`.
         """
         from langgraph_keel.runs.worker import PollTimer
 
         if not (isinstance(name, str) and name):
-            raise InvalidInput(f"{name!r:.100} is no name of a lock: use a text that is not empty")
+            raise InvalidInput(f"{name!r:.100} is not a name of a lock: use a non-empty text")
         if type(ttl) not in (int, float) or not 0 < ttl < 1e9:
-            raise InvalidInput(f"ttl must be seconds, more than none, not {ttl!r:.60}")
+            raise InvalidInput(f"ttl must be a number of seconds greater than 0, not {ttl!r:.60}")
         return StoreLock(self.engine, self._locks, self._change, name, float(ttl), PollTimer(1.0, timeout))
 
     def watch(
         self, namespace: tuple[str, ...], since: str | None = None, *, poll: float = 1.0, timeout: float | None = None
     ) -> ItemFeed:
-        """Return the changes of items below a namespace (`ItemChange`), as they come.
+        """Return the changes of items below a namespace (`ItemChange`), as they happen.
 
             feed = store.watch(("trips", "7"), since=stored_cursor)
             for change in feed:
                 handle(change)
                 stored_cursor = feed.cursor
 
-        Changes by any process are seen at least once; of several changes of an item between two looks, the last one. A
-        read that renews a time to live counts as a change. A put stores and notifies nothing for it: looks are `poll`
-        seconds apart, and up to five times that while nothing changes. A look is one round trip, and one more for each
-        500 items that have changed.
+        Changes by any process are reported at least once; of several changes of an item between two polls, only the
+        last one. A read that restarts a time to live counts as a change. Writers store and notify nothing for a watch:
+        it polls every `poll` seconds, and up to five times slower while nothing changes. A poll is one round trip, and
+        one more per 500 changed items.
 
         Args:
             namespace: The namespace; at most 10,000 items may be below it.
             since: The `cursor` of an earlier watch of this namespace. By default, all items come first.
-            poll: Seconds between two looks.
-            timeout: Seconds without a change after which the feed ends; 0 is after one look, `None` is never.
+            poll: Polling interval, in seconds.
+            timeout: Seconds without a change after which the feed ends; 0 ends it after one poll, `None` never.
 
         Raises:
-            InvalidInput: If an argument is not usable; while iterating, if there are more items.
+            InvalidInput: If an argument is invalid; while iterating, if there are more items.
             StoreError: While iterating, as `saver.history.follow` raises it.
         """
         from langgraph_keel.runs.worker import PollTimer
@@ -297,21 +300,21 @@ class KeelStore(BaseStore):
 
         return ItemFeed(self.engine, check_place(namespace), PollTimer(poll, timeout), since)
 
-    alock, awatch = lock, watch  # locks and feeds have both faces: `async with`, `async for`
+    alock, awatch = lock, watch  # locks and feeds are also asynchronous: `async with`, `async for`
 
     # -- expiry --------------------------------------------------------------------------------------------------
 
     def _sweep_ttl(self) -> Plan[int]:
-        """Remove items that have expired; return how many. `saver.retention.sweep()` does it, too."""
+        """Remove expired items, as `retention.sweep()` does; return their number."""
         return self._items().sweep()
 
     sweep_ttl, asweep_ttl = faces(_sweep_ttl)
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> None:
-        """Remove items that have expired, every so many minutes, in a thread of this process, until it is stopped.
+        """Remove expired items periodically, in a thread of this process, until stopped.
 
         Args:
-            sweep_interval_minutes: `None` is that of `ttl`, or 5.
+            sweep_interval_minutes: Minutes between two sweeps. Default: the interval in `ttl`, or else 5.
         """
         configured = (self.ttl_config or {}).get("sweep_interval_minutes")
         minutes = sweep_interval_minutes or configured or _SWEPT
@@ -322,7 +325,10 @@ class KeelStore(BaseStore):
             thread.start()
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """Stop the thread; return whether it has ended within `timeout` seconds. `True` if there is none."""
+        """Stop the thread; return whether it ended within `timeout` seconds.
+
+        `True` if there is no thread.
+        """
         if self._sweeper is None:
             return True
         thread, stopped = self._sweeper
@@ -337,11 +343,11 @@ class KeelStore(BaseStore):
             try:
                 self.sweep_ttl()
             except KeelError as error:
-                _log.warning("items that have expired were not removed: %s", error)
+                _log.warning("expired items were not removed: %s", error)
 
 
 def _check_ops(ops: list[Op], run_owner: str | None) -> dict[str, Write]:
-    """Return the puts of a batch by the keys of their cells, the last of each item."""
+    """Return the last put of each item in a batch, by cell key."""
     writes: dict[str, Write] = {}
     for op in ops:
         if isinstance(op, PutOp):
@@ -353,7 +359,7 @@ def _check_ops(ops: list[Op], run_owner: str | None) -> dict[str, Write]:
             writes.pop(key, None)  # the last one is also the last changed
             owner = op.owner if isinstance(op, OwnedPut) and op.owner is not None else run_owner
             if not isinstance(owner, str | None):
-                raise InvalidInput(f"{what}: owner= is a text, as in configurable['user_id'], not {owner!r:.60}")
+                raise InvalidInput(f"{what}: owner= must be a text, as in configurable['user_id'], not {owner!r:.60}")
             check_owner(owner, f"the owner of {what}")
             writes[key] = Write(place, op.key, value, op.ttl, owner, op.index)
         elif isinstance(op, GetOp):
@@ -362,24 +368,24 @@ def _check_ops(ops: list[Op], run_owner: str | None) -> dict[str, Write]:
             check_place(op.namespace_prefix)
             check_filter(op.filter)
             if not isinstance(op.query, str | None):
-                raise InvalidInput(f"query={op.query!r:.60} is no text")
+                raise InvalidInput(f"query={op.query!r:.60} is not a text")
             _check_bounds(op)
         elif isinstance(op, ListNamespacesOp):
             _check_bounds(op)
             if op.max_depth is not None and not (type(op.max_depth) is int and op.max_depth > 0):
-                raise InvalidInput(f"max_depth={op.max_depth!r:.40}: use a whole number from 1 on")
+                raise InvalidInput(f"max_depth={op.max_depth!r:.40}: use a whole number of at least 1")
             for condition in op.match_conditions or ():
                 check_place(condition.path)
                 if condition.match_type not in ("prefix", "suffix"):
-                    raise InvalidInput(f"{condition.match_type!r:.60} is no way to match: use prefix or suffix")
+                    raise InvalidInput(f"{condition.match_type!r:.60} is not a match type: use prefix or suffix")
         else:
-            raise InvalidInput(f"a {type(op).__name__} is no operation of a store")
+            raise InvalidInput(f"a {type(op).__name__} is not an operation of a store")
     return writes
 
 
 def _check_bounds(op: SearchOp | ListNamespacesOp) -> None:
     if not all(type(each) is int and each >= 0 for each in (op.limit, op.offset)):
-        raise InvalidInput(f"limit={op.limit!r:.40}, offset={op.offset!r:.40}: use whole numbers from 0 on")
+        raise InvalidInput(f"limit={op.limit!r:.40}, offset={op.offset!r:.40}: use whole numbers of at least 0")
 
 
 def _item_of(kept: Kept[StoredItem], kind: Callable[..., Item] = Item) -> Item:

@@ -1,4 +1,4 @@
-"""Locks with fencing tokens (`store.lock`): one cell for each name, which the holder renews from a thread.
+"""Locks with fencing tokens (`store.lock`), renewed by a thread of the holder.
 
 A lock is free if it was released, if its holder is a dead process of this machine, or if a waiting process saw no
 renewal for the whole time to live, by its own clock. The fence of a lock grows each time the lock is taken.
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 FIRST, LATE = 0.02, 0.5
-"""Seconds between two looks at a taken lock: at first, and at most."""
+"""Initial and maximum polling interval of a taken lock, in seconds."""
 Update: TypeAlias = Callable[[tuple[str, ...], str, Change, Guard], Plan[dict[str, Any] | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class LockRecord:
-    """A lock, and the process that has it or had it last; not its name, which may be of a person who is erased."""
+    """A lock and its last holder, without the name (which may name a person)."""
 
     fence: int
     holder: str  # the process (see `langgraph_keel.engine.leases`); empty if the lock was released
@@ -46,11 +46,11 @@ class LockRecord:
 
 def _unpack(parts: Sequence[Any]) -> LockRecord:
     if [type(part) for part in parts] != [int, str, int, str, float]:
-        raise TypeError("it does not hold what it should")
+        raise TypeError("it has fields of unexpected types")
     return LockRecord(*parts)
 
 
-# A released lock stays, and moves with the items: its fence must never fall below a fence in an item.
+# A released lock is kept, and moves with the items: its fence must never fall below a fence in an item.
 LOCKS: CellTable[LockRecord] = CellTable("locks", "a lock", astuple, _unpack)
 
 
@@ -67,11 +67,11 @@ class _Taken:
 
     @property
     def work(self) -> str:
-        """What happens under it, for the log."""
+        """A description for the log."""
         return f"lock {self.name!r} was taken with fence {self.record.fence}"
 
     def swap(self, token: str, **changes: Any) -> Plan[bool]:
-        """Change the lock, if it is still ours; return whether it was. One trip."""
+        """Change the lock if this process holds it; return whether it does. One trip."""
         sent, record = self.timer(), replace(self.record, **changes)
         cells = Cells(self.session, LOCKS, None)
         done, _ = yield from cells.swap(prefix_of((self.name,)), self.token, record, token=token)
@@ -80,12 +80,12 @@ class _Taken:
         return done
 
     def renew(self) -> Plan[bool]:
-        """Make the lock hold longer; return whether it is still ours. One trip."""
+        """Renew the lock; return whether this process still holds it. One trip."""
         until = self.session.milliseconds + int(self.record.ttl * 1000)
         return (yield from self.swap(self.token, until=max(until, self.record.until + 1)))
 
     def guard(self, found: Fences) -> Plan[Fences]:
-        """Return the fences to write to an item that has these; `LockLost` if the lock is not ours any more.
+        """Return the fences to write to an item; `LockLost` if the lock is lost.
 
         No trip; one if the last renewal is older than the time to live, as this process may have been stopped.
         """
@@ -97,7 +97,7 @@ class _Taken:
 
 
 class Locks:
-    """What the locks of one store share: renewals, and sightings of other holders."""
+    """State that the locks of one store share: renewals and observed holders."""
 
     def __init__(self, timer: Callable[[], float] = monotonic) -> None:
         self.timer = timer
@@ -105,17 +105,17 @@ class Locks:
         self._keepers: dict[tuple[int, float], Keeper[_Taken]] = {}
 
     def keeper(self, ttl: float) -> Keeper[_Taken]:
-        """Return the keeper of this process for a time to live; a forked process has its own."""
+        """Return the keeper for a time to live; a forked process has its own."""
         keeper = Keeper[_Taken](ttl / 3, lambda each: run(each.renew(), each.session.driver), "the renewal of a lock")
         return self._keepers.setdefault((os.getpid(), ttl), keeper)
 
 
 @publish
 class StoreLock:
-    """A lock with a fencing token (`store.lock`), which `with` and `async with` take and release.
+    """A lock with a fencing token (`store.lock`), for `with` and `async with`.
 
-    Its holder may be stopped for longer than the time to live and then continue, which no lock can prevent. What it
-    writes through the lock is refused then: `put` and `update` store the fence in the item.
+    Its holder may be stopped for longer than the time to live and then continue, which no lock can prevent. Its writes
+    through the lock are then refused, because `put` and `update` store the fence in the item.
 
     Attributes:
         name: The name of the lock.
@@ -125,11 +125,11 @@ class StoreLock:
     def __init__(self, engine: Engine, locks: Locks, update: Update, name: str, ttl: float, wait: PollTimer) -> None:
         self.engine, self._locks, self._change, self._ttl, self._wait = engine, locks, update, ttl, wait
         self._taken: _Taken | None = None
-        self._is_used = False  # this object waits for the lock, or has it
+        self._is_used = False  # this object waits for the lock, or holds it
         self.name, self.fence = name, 0
 
     def __enter__(self) -> Self:
-        """Take the lock, and wait for it if another holder has it."""
+        """Take the lock, waiting for it if necessary."""
         self.engine.run_patiently(self._take())
         return self
 
@@ -148,7 +148,7 @@ class StoreLock:
 
     def _take(self) -> Plan[None]:
         if self._is_used:
-            raise InvalidInput(f"this object has lock {self.name!r} or waits for it: use another store.lock(...)")
+            raise InvalidInput(f"this object holds lock {self.name!r} or waits for it: use another store.lock(...)")
         self._is_used = True
         try:
             self._taken = taken = yield from self._find_free()
@@ -158,7 +158,7 @@ class StoreLock:
             self._is_used = self._taken is not None
 
     def _find_free(self) -> Plan[_Taken]:
-        """Take the lock once it is free. Two trips, and one for each look while it is not."""
+        """Take the lock once it is free. Two trips, and one per poll while it is taken."""
         session, timer, watch, key = self.engine.session, self._locks.timer, self._locks.watch, prefix_of((self.name,))
         cells, token = Cells(session, LOCKS, None), session.new_token()
         self._wait.poll = FIRST
@@ -189,12 +189,12 @@ class StoreLock:
             if not (yield from taken.swap(taken.session.new_token(), holder="", until=0)):
                 _log.warning("%s, but another holder had taken it before it was released", taken.work)
         except StoreError as error:
-            _log.warning("%s and is not released, so it is free in %g s: %s", taken.work, self._ttl, error)
+            _log.warning("%s and could not be released; it is free in %g s: %s", taken.work, self._ttl, error)
         finally:
             self._is_used = False
 
     def _update(self, namespace: tuple[str, ...], key: str, fn: Change) -> Plan[dict[str, Any] | None]:
-        """Change an item as `KeelStore.update` does, and store the fence in it, in the same compare-and-set.
+        """Change an item as `KeelStore.update` does, and store the fence in it.
 
         Raises:
             LockLost: If another holder has taken the lock. Nothing was written.
@@ -205,7 +205,7 @@ class StoreLock:
         return (yield from self._change(namespace, key, fn, self._taken.guard))
 
     def _put(self, namespace: tuple[str, ...], key: str, value: dict[str, Any]) -> Plan[None]:
-        """Put an item, and store the fence in it: as `update` with a function that returns `value`."""
+        """Store an item with the fence: as `update` with a function that returns `value`."""
         yield from self._update(namespace, key, lambda _: value)
 
     update, aupdate = faces(_update)

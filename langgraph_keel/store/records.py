@@ -1,4 +1,4 @@
-"""Items as they are stored: the key of an item's cell, the marks it is found by, and its record."""
+"""Stored items: the key of an item's cell, its search marks, and its record."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from langgraph_keel.engine.entries import marks_of
 from langgraph_keel.engine.tables import CellTable
 
 ABSENT = "0" * BLOCK
-"""The block of labels that are not there. No label has a hash of zeros only."""
+"""The block for missing labels. No label has a hash of zeros only."""
 EXPIRES = "ttl"
-"""A mark of every item that expires: sweeps look for it."""
+"""The mark of every item that expires, for sweeps."""
 
 
 Fences: TypeAlias = tuple[tuple[str, int], ...]
-"""For each lock under which an item was written, the key of its cell and the highest fence."""
+"""The cell key and highest fence of each lock under which an item was written."""
 
 
 class StoredItem(NamedTuple):
-    """An item, as its cell holds it. The rank of the cell is the time of its last change."""
+    """The record of an item; the rank of its cell is the time of the last change."""
 
     namespace: tuple[str, ...]
     key: str
     value: dict[str, Any]
     created: int  # microseconds since 1970
     ttl: float | None  # minutes
-    owner: str = ""  # the person whose it is, besides those that its namespace names
+    owner: str = ""  # the owner, in addition to persons in the namespace
     fences: Fences = ()
 
 
@@ -41,7 +41,7 @@ def _unpack(parts: Sequence[Any]) -> StoredItem:
         and type(ttl) in (int, float, type(None))
         and all((type(lock), type(fence)) == (str, int) for lock, fence in fences.items())
     ):
-        raise TypeError("it does not hold what it should")
+        raise TypeError("it has fields of unexpected types")
     return StoredItem(tuple(namespace), key, value, created, ttl, owner, (*fences.items(),))
 
 
@@ -53,7 +53,7 @@ ITEMS: CellTable[StoredItem] = CellTable("items", "an item of the store", _pack,
 
 
 class StoredIndex(NamedTuple):
-    """What the items of a store are embedded with."""
+    """The index with which the items of a store are embedded."""
 
     dims: int
     model: str
@@ -70,7 +70,7 @@ def _pack_index(index: StoredIndex) -> list[Any]:
 def _unpack_index(parts: Sequence[Any]) -> StoredIndex:
     dims, model, fields, *_ = parts
     if (type(dims), type(model), type(fields)) != (int, str, list) or {*map(type, fields)} != {str}:
-        raise TypeError("it does not hold what it should")
+        raise TypeError("it has fields of unexpected types")
     return StoredIndex(dims, model, tuple(fields))
 
 
@@ -88,24 +88,30 @@ def _block(*texts: str) -> str:
 
 @lru_cache(4096)
 def prefix_of(namespace: tuple[str, ...]) -> str:
-    """Return what the keys of all cells begin with whose namespaces begin so: at most two blocks."""
+    """Return the common prefix of all cell keys below a namespace: at most two blocks."""
     return "".join(map(_block, namespace[:2]))
 
 
 @lru_cache(4096)
 def cell_key(namespace: tuple[str, ...], key: str) -> str:
-    """Return the key of an item's cell: a block each for two labels, for the other labels, and for the key."""
+    """Return the cell key of an item.
+
+    It has blocks for the first two labels, for all other labels, and for the key.
+    """
     rest = _block(*namespace[2:]) if len(namespace) > 2 else ABSENT
     return prefix_of(namespace).ljust(2 * BLOCK, "0") + rest + _block(key)
 
 
 def below(namespace: tuple[str, ...]) -> list[str]:
-    """Return the term that items below a namespace have, if their keys do not tell: one of three or more labels."""
+    """Return the term of items below a namespace of three or more labels.
+
+    For other namespaces, the key prefix suffices.
+    """
     return [f"in:{_block(*namespace)}"] if len(namespace) > 2 else []
 
 
 def term_of(field: str, value: Any) -> str | None:
-    """Return what all items have in common in which a field equals a value; `None` if they have nothing."""
+    """Return the term of items in which a field equals a value, or `None`."""
     if type(value) is str:
         return f"{field}=s{value}"
     if type(value) in (bool, int, float):
@@ -116,17 +122,17 @@ def term_of(field: str, value: Any) -> str | None:
 
 
 def owner_term(person: str) -> str:
-    """Return the term that all items of a person have. Others may have its mark, too."""
+    """Return the term of all items of a person. Other items may have the same mark."""
     return f"owner:{person}"
 
 
 def owners_of(item: StoredItem) -> set[str]:
-    """Return the persons whose an item may be: its owner, and each label of its namespace."""
+    """Return the possible owners of an item: `owner`, and labels of its namespace."""
     return {item.owner, *item.namespace} - {""}
 
 
 def marks_of_item(item: StoredItem) -> tuple[str, ...]:
-    """Return what an item can be found by: its fields that are texts or numbers, and where and whose it is."""
+    """Return the search marks of an item, for fields, place and owners."""
     fields = (term for field, value in item.value.items() if (term := term_of(field, value)))
     places = (term for depth in range(3, len(item.namespace) + 1) for term in below(item.namespace[:depth]))
     owners = map(owner_term, sorted(owners_of(item)))

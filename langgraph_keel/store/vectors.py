@@ -1,7 +1,7 @@
-"""Items that are found by meaning: their vectors in the bodies of cells, and the exact search of all of them.
+"""Search of items by meaning, exact over the vectors in bodies of cells.
 
-A search lists the keys and tokens below a namespace, reads the vectors that this process has not read yet, and reads
-the items with the highest scores. A change gives an item another token, so no vector in memory is out of date.
+A search lists the keys and tokens below a namespace, reads the vectors that this process has not cached, and reads the
+items with the highest scores. Every change gives an item a new token, so cached vectors are never out of date.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from langgraph_keel.store.items import Items, Seen, Write
 from langgraph_keel.store.records import INDEX, StoredIndex, StoredItem, below, prefix_of
 
 LISTED = 100_000
-"""Keys and tokens that are read in one trip at most."""
+"""Maximum number of keys and tokens that are read in one trip."""
 LOT = 500
-"""Cells whose vectors are read in one trip at most."""
+"""Maximum number of cells whose vectors are read in one trip."""
 MEMORY = 256 << 20
-"""Bytes of vectors that a process keeps, unless an index says otherwise."""
+"""Default limit of cached vectors per process, in bytes."""
 
 
 class KeelIndex(IndexConfig, total=False):
-    """LangGraph's `IndexConfig`, and what only Keel knows.
+    """LangGraph's `IndexConfig` with Keel's additional keys.
 
     Attributes:
-        model: The name of the model, which the store remembers. By default, what `embed` says: its `model`, or the
-            name of its class or function.
-        memory: Most bytes of vectors that a process keeps; 256 MB by default.
+        model: The name of the model, which the store records. Default: the `model` of `embed`, or the name of its
+            class or function.
+        memory: Maximum bytes of vectors that a process caches; 256 MB by default.
     """
 
     model: str
@@ -51,30 +51,30 @@ class KeelIndex(IndexConfig, total=False):
 
 
 class Index:
-    """What `index=` of a store says, and what its process has embedded and read."""
+    """The `index=` of a store, with the embedder and the cache of this process."""
 
     def __init__(self, config: Any) -> None:
         known = KeelIndex.__annotations__
         if not isinstance(config, Mapping) or (unknown := [name for name in config if name not in known]):
             what = f"it has {unknown[0]!r:.60}" if isinstance(config, Mapping) else f"it is a {type(config).__name__}"
-            raise InvalidInput(f"index= is a dict with {', '.join(known)}, and {what}")
+            raise InvalidInput(f"index= must be a dict with {', '.join(known)}, but {what}")
         dims: Any = config.get("dims")
         memory, fields = config.get("memory", MEMORY), config.get("fields") or ["$"]
         if not all(type(each) is int and each > 0 for each in (dims, memory)):
             raise InvalidInput(f"index=: dims={dims!r:.60}, memory={memory!r:.60}: use whole numbers greater than 0")
         if not (isinstance(fields, list | tuple) and all(isinstance(field, str) for field in fields)):
-            raise InvalidInput(f"index=: fields={fields!r:.200} is no list of paths")
+            raise InvalidInput(f"index=: fields={fields!r:.200} is not a list of paths")
         self.embedder = Embedder(config.get("embed"), dims)
         model = config.get("model") or self.embedder.model
         if not isinstance(model, str):
-            raise InvalidInput(f"index=: model={model!r:.60} is no name")
+            raise InvalidInput(f"index=: model={model!r:.60} is not a name")
         self.said = StoredIndex(dims, model, (*fields,))
         self.cache = VectorCache(dims, memory)
         self.is_known = False
 
     @property
     def tag(self) -> bytes:
-        """What vectors of the same model have in common, whichever fields they are of."""
+        """The tag of all vectors of the same model, whatever their fields."""
         return digest_of(f"{self.said.dims}:{self.said.model}")
 
     def items(self, session: Session, seen: OrderedDict[str, Seen]) -> Items:
@@ -82,7 +82,7 @@ class Index:
         return _IndexedItems(session, seen, self)
 
     def texts_of(self, write: Write) -> dict[str, str]:
-        """Return the texts of an item that are embedded, by the paths where they are."""
+        """Return the texts of an item to embed, by path."""
         paths = self.said.fields if write.fields is None else write.fields or ()
         found = {path: get_text_at_path(write.value, path) for path in paths if write.value is not None}
         return {
@@ -105,14 +105,17 @@ class Index:
 
 
 class _IndexedItems(Items):
-    """As `Items`, of a store with `index=`."""
+    """The items of a store with `index=`."""
 
     def __init__(self, session: Session, seen: OrderedDict[str, Seen], index: Index) -> None:
         super().__init__(session, seen)
         self._index = index
 
     def _check(self, is_write: bool = False) -> Plan[None]:
-        """Refuse another index than that of the items. One trip, until it is known; a write makes it known."""
+        """Refuse an index that differs from the stored one.
+
+        One trip until it is known; a write records it.
+        """
         index = self._index
         if index.is_known:
             return
@@ -120,15 +123,15 @@ class _IndexedItems(Items):
         held = (yield from cells.swap("index", None, index.said))[1] if is_write else (yield from cells.find("index"))
         if held is not None and held.record != index.said:
             raise InvalidInput(
-                f"the items of this store were embedded with {held.record}, and index= says {index.said}: use the "
+                f"the items of this store were embedded with {held.record}, but index= has {index.said}: use the "
                 "index of the items (with `model`, if its model has another name), or another store"
             )
         index.is_known = held is not None
 
     def add_vectors(self, writes: Mapping[str, Write]) -> Plan[Mapping[str, Write]]:
-        """Return writes with the vectors of their texts, which are embedded at once.
+        """Return writes with the vectors of their texts, which are embedded in one call.
 
-        No trip; one if a text is not remembered and its item was read before, and two for the first write of a process.
+        No trip; one if a text is not cached and its item was read before, and two for the first write of a process.
         """
         index, session = self._index, self._session
         texts = {key: found for key, write in writes.items() if (found := index.texts_of(write))}
@@ -138,7 +141,7 @@ class _IndexedItems(Items):
         if texts:
             digests = {text: digest_of(text) for found in texts.values() for text in found.values()}
             unknown = {digest for digest in digests.values() if not index.embedder.knows(digest)}
-            # An item that is there may have the vector of the same text: a trip takes less than an embedding.
+            # The current version may have a vector of the same text: a trip is cheaper than an embedding.
             read = [key for key in texts if unknown and key in self._seen]
             for key, cell in (yield from self._cells.read_raw(read)).items() if read else ():
                 with suppress(CorruptStore, InvalidInput):
@@ -158,10 +161,10 @@ class _IndexedItems(Items):
     def find(
         self, namespace: tuple[str, ...], wanted: Mapping[str, Any], query: str | None, limit: int, offset: int
     ) -> Plan[list[tuple[str, Kept[StoredItem], float | None]]]:
-        """Return items below a namespace that fit a filter, the closest to a query first, with their cosines.
+        """Return matching items below a namespace, closest to the query first.
 
-        Of items with several vectors the closest one counts. Items without vectors come last, the last changed first.
-        Two trips, and one for each 500 items whose vectors this process has not read. A filter reads all that fit it.
+        The closest vector of an item counts. Items without vectors come last, most recently changed first. Two trips,
+        and one per 500 items whose vectors this process has not cached. With a filter, all matches are read.
         """
         if not query or not limit:
             return (yield from super().find(namespace, wanted, None, limit, offset))
@@ -174,7 +177,7 @@ class _IndexedItems(Items):
         apart: dict[str, tuple[str, float]] = {}
 
         def read(keys: Sequence[str]) -> Plan[dict[str, Kept[StoredItem]]]:
-            """Read items again and score them; those that do not fit any more are listed no more."""
+            """Read items again and score them; remove those that no longer match."""
             found = yield from self._cells.read(keys)
             new: dict[str, tuple[str, Vectors]] = {}
             for key in keys:
@@ -201,7 +204,10 @@ class _IndexedItems(Items):
                 return [(key, kept[key], None if score == -inf else score) for key, score in shown]
 
     def _list(self, namespace: tuple[str, ...]) -> Plan[dict[str, str]]:
-        """Return the tokens of items by their keys, the last changed first. One trip for each 100,000."""
+        """Return tokens of items by key, most recently changed first.
+
+        One trip per 100,000.
+        """
         listed: dict[str, str] = {}
         search = Search(prefix_of(namespace), marks_of(below(namespace)), limit=LISTED, is_bare=True)
         now = self._session.milliseconds

@@ -1,4 +1,4 @@
-"""The changes of items below a namespace (`store.watch`), as differences between two looks: no log is kept for it."""
+"""Changes of items below a namespace (`store.watch`), found by polling."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from langgraph_keel.runs.worker import PollTimer
 from langgraph_keel.store.records import ITEMS, below, cell_key, prefix_of
 
 MOST = 10_000
-"""Items below a namespace that can be watched."""
+"""Maximum number of watched items below a namespace."""
 _PAGE = 500
-"""Items that are read in one trip."""
+"""Maximum number of items that are read in one trip."""
 
 
 @publish
 @dataclass(frozen=True, slots=True)
 class ItemChange:
-    """An item that was created or changed, or that is gone.
+    """An item that was created, changed, deleted or has expired.
 
     Attributes:
         namespace: The namespace of the item.
         key: The key of the item.
-        value: The value now; `None` if the item was deleted or has expired.
+        value: The current value; `None` if the item was deleted or has expired.
     """
 
     namespace: tuple[str, ...]
@@ -43,18 +43,18 @@ class ItemChange:
 
 
 _Step: TypeAlias = tuple[str, str | None, ItemChange]
-"""The key of a cell, its token if the item is there, and the change."""
+"""The key of a cell, its token if the item exists, and the change."""
 
 
 @publish
 class ItemFeed(Follower[_Step, ItemChange]):
-    """Changes of items (`store.watch`): to be iterated by `for`, or by `async for`."""
+    """Changes of items (`store.watch`), to iterate with `for` or `async for`."""
 
     def __init__(self, engine: Engine, namespace: tuple[str, ...], timer: PollTimer, since: str | None) -> None:
         super().__init__(engine, SILENT, timer)
         self._namespace, self._cells = namespace, Cells(engine.session, ITEMS, None)
-        self._known: dict[str, tuple[str, tuple[str, ...], str]] = {}  # tokens and names of items, by keys of cells
-        self._others: dict[str, str] = {}  # tokens of items that a store returned though they are elsewhere
+        self._known: dict[str, tuple[str, tuple[str, ...], str]] = {}  # tokens and names of items, by cell key
+        self._others: dict[str, str] = {}  # tokens of items that a store returned but that are not below it
         try:
             version, labels, items = (1, [*namespace], []) if since is None else json.loads(since)
             for rest, key, token in items:
@@ -66,7 +66,7 @@ class ItemFeed(Follower[_Step, ItemChange]):
 
     @property
     def cursor(self) -> str:
-        """The place after the last change that was yielded, for `since`: JSON, about 80 bytes for each item."""
+        """The position after the last yielded change, as JSON for `since`."""
         items = [[name[len(self._namespace) :], key, token] for token, name, key in self._known.values()]
         return json.dumps([1, self._namespace, items], separators=(",", ":"))
 
@@ -82,7 +82,7 @@ class ItemFeed(Follower[_Step, ItemChange]):
         self._todo.append(self._look)
 
     def _look(self) -> Plan[None]:
-        """Find the items that have changed, the last changed one last. One trip."""
+        """Find the items that have changed, most recently changed last. One trip."""
         search = Search(prefix_of(self._namespace), marks_of(below(self._namespace)), limit=MOST + 1, is_bare=True)
         page = yield from self._cells.search_raw(search)
         if len(page) > MOST:

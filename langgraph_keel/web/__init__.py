@@ -1,4 +1,4 @@
-"""A web page on a store: decide what waits, look at threads, and fork them. It runs no graph and deletes nothing."""
+"""A web page for a store: decide requests, inspect and fork threads."""
 
 from langgraph_keel.web.app import keel_app
 

@@ -1,4 +1,4 @@
-"""The page as an ASGI application: a table of pages and forms, each of which is a function of a visit."""
+"""The page as an ASGI application: pages and forms as functions of a `Visit`."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ from langgraph_keel.web.security import (
 _log = logging.getLogger(__name__)
 
 ROWS, LOOKED = 50, 50
-"""Requests or threads of a page, and threads of each kind that are searched for calls in doubt."""
+"""Rows per page, and threads of each kind that are searched for calls in doubt."""
 MOST_THREADS = 2_000
-"""Threads that the usage counts, the last active."""
+"""Maximum number of threads in the usage, most recently active first."""
 EVERY = 5
-"""Seconds between two looks of a page that is live."""
+"""Polling interval of a live page, in seconds."""
 _LIVE = ("runs", "decided")
 _STATIC = {"style.css": "text/css", "live.js": "text/javascript"}
 _NUMBER = re.compile("-?[0-9]{1,9}")
@@ -70,7 +70,7 @@ Shown: TypeAlias = "Iterable[str] | Response"
 
 @dataclass(slots=True)
 class Visit:
-    """One request that was let in, and what is known of the page that answers it."""
+    """A permitted request, and the properties of the page that answers it."""
 
     saver: KeelSaver
     guard: Guard
@@ -78,38 +78,38 @@ class Visit:
     session: str = ""
     query: Mapping[str, str] = field(default_factory=dict)
     form: Mapping[str, str] = field(default_factory=dict)
-    live: int = 0  # seconds between two looks of the page; 0 if it does not look
+    live: int = 0  # polling interval of the page in seconds; 0 for none
     status: int = 200
     title: str = ""
-    here: str = ""  # its place in the navigation
+    here: str = ""  # the page's entry in the navigation
 
     @property
     def raw(self) -> KeelSaver:
-        """The saver for looking, which needs no classes of the application."""
+        """The read-only view of the saver, which needs no classes of the application."""
         return self.saver.raw
 
     @property
     def sign(self) -> pages.Sign | None:
-        """Signs forms; `None` on a page that only shows."""
+        """Signs forms; `None` on a read-only page."""
         return None if self.guard.read_only else self._sign
 
     def _sign(self, what: str, **subject: str) -> str:
         return pages.hidden(token=self.guard.sign("form", self.session, what, *subject.values()), **subject)
 
     def check(self, what: str, *names: str) -> list[str]:
-        """Check the token of a form; return the fields that are its subject."""
+        """Check the token of a form; return the fields that identify its subject."""
         subject = [self.form.get(name, "") for name in names]
         self.guard.check_form(self.form, self.session, what, *subject)
         return subject
 
     def asked(self, name: str) -> str:
-        """Return a field of the address that the page needs."""
+        """Return a field that the page requires in its address."""
         if not self.query.get(name):
             raise Refusal(400, f"The address has no {name}.")
         return self.query[name]
 
     def number(self, name: str, default: int, most: int) -> int:
-        """Return a number in the address."""
+        """Return a number from the address."""
         given = self.query.get(name) or str(default)
         if not (given.isascii() and given.isdigit() and len(given) < 10 and int(given) <= most):
             raise Refusal(400, f"{name} must be a number up to {most:,}.")
@@ -120,7 +120,7 @@ class Visit:
 
 
 async def show_inbox(visit: Visit) -> Shown:
-    """Show what waits for a person."""
+    """Show the requests and doubts that wait for a person."""
     after = visit.query.get("after") or None
     found, decided = await visit.raw.engine.arun(_read_requests(visit.raw, after))
     doubts = await visit.raw.engine.arun(_find_doubts(visit.raw)) if after is None else ()
@@ -132,25 +132,25 @@ async def show_inbox(visit: Visit) -> Shown:
 
 
 def _read_requests(saver: KeelSaver, after: str | None) -> Plan[tuple[list[ApprovalRequest], list[ApprovalRequest]]]:
-    """Return a page of what waits, and one request more; and what was decided, and no run has taken."""
-    # All requests are read once: two calls of `pending` took a third of the time of a page of 1,000.
+    """Return a page of waiting requests and one more, and unused decisions."""
+    # All requests are read once: two calls of `pending` took a third of the time for a page of 1,000.
     session, waiting = saver.engine.session, list[ApprovalRequest]()
     kept = yield from Approvals(session).all(CURRENT)
     found = sorted((request_at(each.request, session.now) for each in kept), key=lambda each: (each.asked_at, each.id))
     start = next((place + 1 for place, each in enumerate(found) if each.id == after), 0)
     for request in found[start:]:
         if request.status in OPEN and len(waiting) <= ROWS:
-            now = yield from request_now(session, request)  # if its run died, it is superseded
+            now = yield from request_now(session, request)  # superseded if its run died
             waiting += [now] if now.status in OPEN else []
     return waiting, [each for each in found if each.status in DECIDED][:ROWS] if after is None else []
 
 
 def _find_doubts(saver: KeelSaver) -> Plan[Sequence[KeptCall]]:
-    """Return the calls in doubt: shared ones, and of the threads last active that failed so, or have steps left."""
+    """Return calls in doubt: shared ones, and those of recent threads."""
     session = saver.engine.session
     names: dict[str | None, None] = {None: None}
     for wanted in (filter_of(error="ToolOutcomeUnknown"), filter_of(status="incomplete")):
-        # One page of the index: those who wait for a person are listed as incomplete there, and may be many.
+        # One page of the index: threads that wait for a person are also incomplete there, and may be many.
         page = yield from ThreadPages(session, LOOKED, wanted).next()
         names |= dict.fromkeys(info.thread_id for info in page or ())
     found: list[KeptCall] = []
@@ -164,7 +164,7 @@ def _find_doubts(saver: KeelSaver) -> Plan[Sequence[KeptCall]]:
 def _list_threads(
     saver: KeelSaver, wanted: ThreadFilter, after: str | None, limit: int, *, opens: bool = False
 ) -> Plan[list[tuple[ThreadInfo, str]]]:
-    """Return threads, the last active first; with `opens`, each with the first message of its conversation."""
+    """Return threads, most recently active first, optionally with first messages."""
     listed, rows = ThreadPages(saver.engine.session, limit, wanted, after), list[tuple[ThreadInfo, str]]()
     while (page := (yield from listed.next())) is not None:
         texts = (yield from read_openings(saver.engine.session, listed.heads.values())) if opens else {}
@@ -205,7 +205,7 @@ async def show_thread(visit: Visit) -> Shown:
     moments = latest[: len(latest) - skip] if skip else latest
     processes = await raw.engine.arun(read_processes(raw.engine.session))
     visit.title, visit.here = plain(name[:60]), "Threads"
-    # A live page would take away what is typed into the form of a doubt.
+    # A live page would discard the text typed into the form of a doubt.
     visit.live = EVERY if status.state in _LIVE and not (status.doubts or skip) else 0
     heads = [] if status.state == "new" else [timeline.pages.entries[0]]
     openings = await raw.engine.arun(read_openings(raw.engine.session, heads))
@@ -265,7 +265,7 @@ async def show_handoff(visit: Visit) -> Shown:
 
 
 async def show_usage(visit: Visit) -> Shown:
-    """Show what threads have taken, and what the store is."""
+    """Show the usage of threads, and the properties of the store."""
     days = visit.number("days", 30, 36_500)
     since = datetime.now(UTC) - timedelta(days=days)
     taken: dict[str, defaultdict[str, Usage]] = {name: defaultdict(Usage) for name in ("day", "owner", "model")}
@@ -304,7 +304,7 @@ async def _show(visit: Visit, found: ApprovalRequest, typed: str | None = None, 
 
 
 async def decide(visit: Visit) -> Shown:
-    """Decide a request, or show what an edit changes."""
+    """Decide a request, or preview an edit."""
     (name,), form = visit.check("decide", "id"), visit.form
     kind, reason = form.get("kind", ""), form.get("reason", "")
     if kind not in ("approve", "reject", "edit", "answer", "preview"):
@@ -339,7 +339,7 @@ def _loads(given: str) -> Any:
 
 
 async def settle(visit: Visit) -> Shown:
-    """Settle a call of a tool that is in doubt."""
+    """Settle a tool call in doubt."""
     thread, key = visit.check("settle", "thread", "key")
     decision, result = visit.form.get("decision", ""), visit.form.get("result") or None
     await visit.saver.tools.asettle(thread or None, key, decision, result, by=visit.by)
@@ -347,7 +347,7 @@ async def settle(visit: Visit) -> Shown:
 
 
 async def label(visit: Visit) -> Shown:
-    """Give a moment a name."""
+    """Label a moment."""
     thread, at = visit.check("label", "thread", "id")
     await visit.saver.labels.aset(_config(thread, at), visit.form.get("name", "").strip())
     return _go("moment", thread=thread, id=at)
@@ -382,11 +382,11 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "label": {"POST": label},
     "fork": {"POST": fork},
 }
-"""What the page answers, besides its static files and the login."""
+"""The handlers by path and method, except for static files and the login."""
 
 
 class KeelApp:
-    """The page, as an ASGI application. `keel_app` makes it."""
+    """The page as an ASGI application. `keel_app` creates it."""
 
     def __init__(self, saver: KeelSaver, guard: Guard) -> None:
         self.saver, self.guard = saver, guard
@@ -413,7 +413,7 @@ class KeelApp:
                 _log.warning("a page is not shown: %s", error)
         except Exception:
             _log.exception("a page has failed")
-            status, why = 500, "Something is wrong with this page: its log says what."
+            status, why = 500, "This page failed. The error is in the log of the server."
         return self._page(visit, status, [pages.error_page(status, why)])
 
     async def _visit(self, visit: Visit, request: Request) -> Response:
@@ -439,13 +439,13 @@ class KeelApp:
             self.guard.check_origin(request)
             visit.form = await read_form(request)
         shown = await handler(visit)
-        # Drawing a long thread takes time, in which the loop answers others.
+        # In a thread: drawing a long thread takes time, and must not block other requests.
         return shown if isinstance(shown, Response) else await to_thread(self._page, visit, visit.status, shown)
 
     def _page(self, visit: Visit, status: int, shown: Iterable[str]) -> Response:
-        if not visit.session:  # who is not let in gets no style sheet either
+        if not visit.session:  # not signed in: no style sheet either
             return HTMLResponse(pages.bare("".join(shown)), status)
-        person = f"{visit.by}, who only looks" if visit.by and self.guard.read_only else visit.by
+        person = f"{visit.by} (read-only)" if visit.by and self.guard.read_only else visit.by
         store, live = repr(self.saver)[1:-1], visit.live if status == 200 else 0
         html = pages.layout(visit.title, *shown, store=store, person=person, live=live, here=visit.here)
         return HTMLResponse(html, status)
@@ -459,22 +459,22 @@ def keel_app(
     read_only: bool = False,
     secret: str | bytes | None = None,
 ) -> KeelApp:
-    """Return a web page on a store, as an ASGI application.
+    """Return a web page for a store, as an ASGI application.
 
         app.mount("/keel", keel_app(saver, identify=who))
 
-    People decide requests for approval there, settle calls in doubt, look at threads, label and fork them. The page
-    runs no graph and deletes nothing.
+    On it, people decide approval requests, settle calls in doubt, and inspect, label and fork threads. The page runs no
+    graph and deletes nothing.
 
     Args:
-        saver: The saver; of a tenant's view (`saver.for_tenant(name)`), only what is the tenant's is shown.
+        saver: The saver. A tenant's view (`saver.for_tenant(name)`) shows only the tenant's data.
         identify: Called with each request (`starlette.requests.Request`); may be asynchronous. Returns the name of
-            the person, as the program has authenticated them, or `None` to refuse the request. Whoever has a name sees
-            all threads of the saver, and decides under it.
-        hosts: The host names under which the page is reached, without ports; others are refused.
-        read_only: Whether nothing can be decided, settled, labelled or forked.
-        secret: The key of the tokens of forms, at least 16 bytes. If several processes serve the page, they need the
-            same one; by default it is random.
+            the person that the application has authenticated, or `None` to refuse the request. Every named person sees
+            all threads of the saver, and decides under this name.
+        hosts: The host names of the page, without ports; requests for other names are refused.
+        read_only: Whether deciding, settling, labelling and forking are disabled.
+        secret: The key of form tokens, at least 16 bytes, random by default. All processes that serve the page need
+            the same key.
 
     Raises:
         InvalidInput: If `secret` is too short, `identify` cannot be called, or `hosts` is not a collection of names.

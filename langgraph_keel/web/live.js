@@ -1,5 +1,5 @@
 "use strict";
-// Shows what is new on this page, unless a form has been edited or a folded part opened.
+// Updates this page when its content changes, unless a form was edited or a folded part opened.
 const news = document.getElementById("news");
 let touched = false;
 document.addEventListener("input", () => { touched = true; });
@@ -13,7 +13,7 @@ async function look() {
   let next;
   try {
     const reply = await fetch(location.href, { cache: "no-store", redirect: "error" });
-    if (!reply.ok) return say(`This page is out of date: the server has answered ${reply.status}. Load it again.`);
+    if (!reply.ok) return say(`This page is out of date: the server answered ${reply.status}. Load it again.`);
     next = new DOMParser().parseFromString(await reply.text(), "text/html");
   } catch {
     return say("This page is out of date: the server cannot be reached.");

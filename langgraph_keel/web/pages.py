@@ -1,4 +1,4 @@
-"""The pages as HTML. All text goes through `display.html`, which escapes it; all links are made here."""
+"""The pages as HTML. `display.html` escapes all text; links are created here."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from langgraph_keel.runs.records import ProcessRecord
 from langgraph_keel.tools.ledger import KeptCall, is_doubt
 
 SHORT, LONG = 4_000, 100_000
-"""Characters of a request that are shown among others, and on its own page: what is longer is not decided here."""
+"""Maximum characters of a request that is decided in a list, and on its page."""
 STEPS = 50
-"""Moments of a page."""
+"""Moments per page."""
 CALLS = 100
-"""Calls that are shown, the last ones."""
+"""Maximum number of calls on a page, latest first."""
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
 _TONES = {"waits": "warn", "failed": "bad", "decided": "warn", "cut off": "bad", "runs": "good"}
 _TONES |= {"waiting": "warn", "claimed": "warn", "incomplete": "warn", "unknown": "bad", "rejected": "bad"}
 _TONES |= {"approved": "good", "edited": "good", "answered": "good", "done": "good", "expired": "bad"}
 _MEANINGS = {
-    "retry": "it did not happen, and may be made again",
+    "retry": "it did not happen, and may run again",
     "done": "it happened",
-    "skip": "it shall not be made again",
+    "skip": "do not run it again",
 }
 _HEAD = (
     '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -53,16 +53,19 @@ _ICON = (
     "d='M1 9h14l-3 5H4zM7 1h2v7H7z'/%3E%3C/svg%3E"
 )
 Sign = Callable[..., str]
-"""Returns the hidden fields of a form about a subject."""
+"""Returns the hidden fields of a form for a subject."""
 
 
 def el(name: str, /, *inner: str, **attributes: str) -> str:
-    """Return an element; `class_` and `for_` are the attributes of those names."""
+    """Return an element; `class_` and `for_` set `class` and `for`."""
     return tag(name, *inner, **{key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()})
 
 
 def link(page: str, **query: object) -> str:
-    """Return the address of a page. Ids are in the query: in a path, browsers resolve `..`."""
+    """Return the address of a page.
+
+    Ids are in the query: in a path, browsers resolve `..`.
+    """
     given = {name: str(value) for name, value in query.items() if value not in (None, "")}
     return f"{page}?{urlencode(given, errors='replace')}" if given else page
 
@@ -73,7 +76,7 @@ def anchor(page: str, said: str, **query: object) -> str:
 
 
 def badge(state: str) -> str:
-    """Return a state in its colour."""
+    """Return a coloured label for a state."""
     return el("span", text(one_line(state, 40)), class_=f"badge {_TONES.get(state, '')}")
 
 
@@ -83,7 +86,7 @@ def notice(*inner: str, tone: str = "") -> str:
 
 
 def when(at: str) -> str:
-    """Return a time: how long ago, and on hover when."""
+    """Return a time as an age, with the date on hover."""
     try:
         seconds = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
     except (ValueError, TypeError):  # damaged, or without a zone
@@ -97,10 +100,10 @@ def when(at: str) -> str:
 
 
 def layout(title: str, *main: str, store: str, person: str = "", live: int = 0, here: str = "") -> str:
-    """Return a page. With `live`, it looks for what is new every so many seconds."""
+    """Return a page; `live` is its polling interval in seconds, or 0."""
     pages = (("./", "Inbox"), ("threads", "Threads"), ("usage", "Usage"))
     links = (el("a", name, href=page, aria_current="page" if here == name else "") for page, name in pages)
-    who = el("span", text(one_line(person, 60)), class_="who", title="Who decides here") if person else ""
+    who = el("span", text(one_line(person, 60)), class_="who", title="The reviewer") if person else ""
     head = (
         f'{_HEAD}{tag("title", text(f"{title} · Keel" if title else "Keel"))}<link rel="stylesheet" href="style.css">'
     )
@@ -116,7 +119,7 @@ def layout(title: str, *main: str, store: str, person: str = "", live: int = 0, 
 
 
 def bare(inner: str) -> str:
-    """Return a page for a person who is not let in."""
+    """Return a page for a visitor without a session."""
     head = f'{_HEAD}<title>Keel</title><link rel="icon" href="data:,">'
     return (
         f'<!doctype html><html lang="en"><head>{head}</head>{el("body", inner, style="font-family:sans-serif")}</html>'
@@ -124,9 +127,15 @@ def bare(inner: str) -> str:
 
 
 def error_page(status: int, why: str) -> str:
-    """Return what is said in place of a page."""
-    titles = {401: "Not signed in", 403: "Not allowed", 404: "Not found", 409: "Not any more", 503: "The store is away"}
-    more = {503: "Nothing was changed by this request, as far as is known. Load the page again in a while."}
+    """Return an error message in place of a page."""
+    titles = {
+        401: "Not signed in",
+        403: "Not allowed",
+        404: "Not found",
+        409: "Not possible any more",
+        503: "The store is not available",
+    }
+    more = {503: "As far as is known, this request changed nothing. Load the page again later."}
     title = titles.get(status, "That did not work")
     return el("h1", title) + notice(text(cut(why, 2_000)), tone="bad") + el("p", more.get(status, ""))
 
@@ -156,7 +165,7 @@ def _area(name: str, label: str, of: str, value: str = "") -> str:
 
 
 def decide_forms(request: ApprovalRequest, fields: str, typed: str | None = None) -> str:
-    """Return the forms that decide a request; `typed` are arguments that were typed before, and refused."""
+    """Return the forms that decide a request; `typed` are refused arguments."""
     of, allowed, action = request.id[:12], request.allowed, link("decide")
 
     def form(kind: str, *inner: str) -> str:
@@ -180,14 +189,14 @@ def decide_forms(request: ApprovalRequest, fields: str, typed: str | None = None
 
 
 def settle_form(call: KeptCall, fields: str) -> str:
-    """Return the form that says what became of a call in doubt."""
+    """Return the form that settles a call in doubt."""
     choices = (
         f'<label class="inline"><input type="radio" name="decision" value="{each}" required> {_MEANINGS[each]}</label>'
         for each in DECISIONS
     )
     of = call.key[:12]
-    result = _field("result", "If it happened: what the tool would have said", of)
-    legend = el("legend", "What became of it?")
+    result = _field("result", "If it happened: the result of the tool", of)
+    legend = el("legend", "What happened?")
     inner = fields + el("fieldset", legend, *choices) + result + _button("Settle it")
     return el("form", inner, method="post", action="settle", class_="stack")
 
@@ -203,33 +212,35 @@ def inbox_page(
     processes: Sequence[ProcessRecord],
     sign: Sign | None,
 ) -> Iterator[str]:
-    """Yield the inbox: what waits, the oldest first; doubts; what was decided, and no run has taken."""
+    """Yield the inbox: waiting requests, doubts, and unused decisions."""
     yield el("h1", "Inbox")
     if not requests and not doubts:
-        yield el("p", "Nothing waits for a decision.", class_="empty")
+        yield el("p", "No request waits for a decision.", class_="empty")
     yield from (request_card(each, SHORT, sign) for each in requests)
     if more:
         yield el("p", anchor("./", "Newer requests", after=requests[-1].id))
     if doubts:
-        yield el("h2", "Calls of tools in doubt")
-        yield el("p", "Their process ended while the tool ran. Find out what happened, and say so.", class_="faint")
+        yield el("h2", "Tool calls with an unknown outcome")
+        yield el(
+            "p", "Their process ended while the tool ran. Find out what happened, and settle them.", class_="faint"
+        )
         yield from (doubt_card(each, sign) for each in doubts)
-    yield el("h2", "Who continues what was decided")
+    yield el("h2", "Decisions and workers")
     items = [
         el("li", anchor("request", what_of(each), id=each.id), f" {badge(each.status)} ", when(each.decision.at))
         for each in decided
         if each.decision
     ]
     if items:
-        yield el("p", "Decided, and no run has taken it yet:") + el("ul", *items)
+        yield el("p", "Decided, but not used by a run yet:") + el("ul", *items)
     yield workers_text(processes)
 
 
 def workers_text(processes: Sequence[ProcessRecord]) -> str:
-    """Return which processes run graphs on this store, as far as they say."""
+    """Return a line with the processes that are known to run graphs on this store."""
     if not processes:
-        said = "No process is seen that runs graphs on this store. A decision is kept until a worker takes it, or your "
-        return el("p", f"{said}program: this page runs no graph.", class_="faint")
+        said = "No running process is known for this store. A decision is kept until a worker or your program uses it: "
+        return el("p", f"{said}this page runs no graph.", class_="faint")
     holders = (process.holder.split("/") for process in processes)
     names = sorted({f"{host} (process {rest[1]})" for host, *rest in holders if len(rest) > 1})
     shown = ", ".join(map(text, (one_line(name, 60) for name in names[:5])))
@@ -239,21 +250,21 @@ def workers_text(processes: Sequence[ProcessRecord]) -> str:
 
 
 def what_of(request: ApprovalRequest) -> str:
-    """Return what a request is about, in a few words."""
+    """Return the subject of a request, in a few words."""
     return one_line(request.action or describe_question(request.value), 80) or "A question"
 
 
 def request_card(
     request: ApprovalRequest, longest: int, sign: Sign | None, typed: str | None = None, level: str = "h2"
 ) -> str:
-    """Return a request with its forms. Forms are left out if it is not shown whole, or cannot be decided."""
+    """Return a request, with its forms if it is shown in full and can be decided."""
     facts = [badge(request.status), "asked ", when(request.asked_at)]
     facts += [" in ", anchor("thread", one_line(request.thread_id, 60), id=request.thread_id)]
     facts += [text(f" of {one_line(request.owner, 60)}")] if request.owner else []
     facts += [f" · question {request.part + 1} of {request.parts}"] if request.parts > 1 else []
     if request.expires_at and request.status in OPEN:
-        then = "is rejected then" if request.on_expiry == "reject" else "waits on then"
-        facts += [" · expires ", when(request.expires_at), f", and {then}"]
+        then = "then is rejected" if request.on_expiry == "reject" else "then keeps waiting"
+        facts += [" · expires ", when(request.expires_at), f", {then}"]
     facts += [text(f" · held by {one_line(request.claimed_by, 60)}")] if request.claimed_by else []
     parts = [
         el(level, anchor("request", what_of(request), id=request.id)),
@@ -266,9 +277,7 @@ def request_card(
             parts.append(el("p", text(f"Reason: {cut(request.decision.reason, SHORT)}")))
     elif length_of(request) > longest:
         whole = anchor("request", "Open it to decide", id=request.id)
-        rest = (
-            f"Too long to show here as a whole. Read and decide it in a terminal: {code(f'keel approval {request.id}')}"
-        )
+        rest = f"Too long to show in full here. Read and decide it in a terminal: {code(f'keel approval {request.id}')}"
         parts.append(notice(whole if longest < LONG else rest, tone="warn"))
     elif sign is not None:
         parts.append(decide_forms(request, sign("decide", id=request.id), typed))
@@ -276,7 +285,7 @@ def request_card(
 
 
 def doubt_card(call: KeptCall, sign: Sign | None) -> str:
-    """Return a call in doubt, with the form that settles it."""
+    """Return a call in doubt, with the form to settle it."""
     args = [pre(cut(json_text(call.args), SHORT))] if call.args is not None else []
     facts = [badge(call.state), "began ", when(call.started_at), " in "]
     facts.append(anchor("thread", one_line(call.thread_id, 60), id=call.thread_id))
@@ -293,14 +302,14 @@ def doubt_card(call: KeptCall, sign: Sign | None) -> str:
 
 
 def request_page(request: ApprovalRequest, status: ThreadStatus, sign: Sign | None, typed: str | None) -> Iterator[str]:
-    """Yield a request, and what its thread does since it was decided."""
+    """Yield a request, and the state of its thread if it is decided."""
     yield request_card(request, LONG, sign, typed, "h1")
     if request.status not in OPEN:
-        yield el("h2", "Its thread now") + status_text(status)
+        yield el("h2", "The thread now") + status_text(status)
 
 
 def preview_page(request: ApprovalRequest, args: Any, reason: str, fields: str) -> Iterator[str]:
-    """Yield what an edit changes, and the form that sends it."""
+    """Yield the changes of an edit, and the form that sends it."""
     from langgraph_keel.history.edits import edits
 
     found = list(edits(request.args, args, lambda value: json_text(value).encode(), ("arguments",)))
@@ -319,11 +328,14 @@ def preview_page(request: ApprovalRequest, args: Any, reason: str, fields: str) 
 def threads_page(
     rows: Sequence[tuple[ThreadInfo, str, Sequence[str]]], query: Mapping[str, str], following: str
 ) -> Iterator[str]:
-    """Yield the list of threads, with its filters; a row has a thread, its first message and its labels."""
+    """Yield the list of threads with its filters.
+
+    A row is a thread, its first message and its labels.
+    """
     yield el("h1", "Threads")
     yield _filters(query)
     if not rows:
-        yield el("p", "No thread fits.", class_="empty")
+        yield el("p", "No thread matches.", class_="empty")
         return
     names = ("Thread", "Status", "Owner", "Steps", "Cost", "Last activity")
     yield _table("list", names, map(_thread_row, rows))
@@ -366,7 +378,7 @@ def _filters(query: Mapping[str, str]) -> str:
 
 
 def status_text(status: ThreadStatus) -> str:
-    """Return where a thread is, and what to do next, as `saver.status` says."""
+    """Return the status of a thread and the next step, as in `saver.status`."""
     said = str(status)
     waiting = (each for each in status.requests if each.status in OPEN)
     links = (anchor("request", f"Decide: {what_of(each)}", id=each.id) for each in waiting)
@@ -377,14 +389,14 @@ def status_text(status: ThreadStatus) -> str:
 def thread_page(
     status: ThreadStatus, moments: Moments, skip: int, opening: str, workers: str, sign: Sign | None
 ) -> Iterator[str]:
-    """Yield a thread: where it is, doubts, and its timeline."""
+    """Yield a thread: its status, its doubts and its timeline."""
     name = status.thread_id
     yield el("h1", "Thread ", text(one_line(name, 200)))
     yield el("p", text(opening), class_="faint") if opening else ""
     yield status_text(status)
     yield workers if status.state == "decided" else ""
     yield from (doubt_card(each, sign) for each in status.doubts)
-    links = [anchor("calls", "Calls of tools and models", thread=name)]
+    links = [anchor("calls", "Tool and model calls", thread=name)]
     links += [anchor("handoff", "Hand-off", thread=name)] if status.checkpoint_id else []
     links += [anchor("moment", "Latest state", thread=name, id=status.checkpoint_id)] if status.checkpoint_id else []
     yield el("p", " · ".join(links))
@@ -411,17 +423,17 @@ def _compare_form(thread: str, before: str = "", after: str = "") -> str:
 
 
 def moment_page(moment: Moment, values: Mapping[str, Any] | None, sign: Sign | None) -> Iterator[str]:
-    """Yield one moment: what happened, its state, and what can be done with it."""
+    """Yield a moment: its events, its state, and the forms to label and fork it."""
     thread = moment.thread_id
     yield el("h1", "Moment of ", anchor("thread", one_line(thread, 200), id=thread))
     yield el("div", moment_html(moment), class_="card")
     ways = []
     if moment.parent:
-        ways.append(anchor("moment", "The one before", thread=thread, ns=moment.namespace, id=moment.parent))
-        ways.append(anchor("diff", "What this step changed", thread=thread, to=moment.id, **{"from": moment.parent}))
-    ways.append(anchor("diff", "What changed since", thread=thread, **{"from": moment.id}))
+        ways.append(anchor("moment", "Previous moment", thread=thread, ns=moment.namespace, id=moment.parent))
+        ways.append(anchor("diff", "Changes of this step", thread=thread, to=moment.id, **{"from": moment.parent}))
+    ways.append(anchor("diff", "Changes since", thread=thread, **{"from": moment.id}))
     yield el("p", " · ".join(ways))
-    state = notice("The state is not read: see `keel show`.") if values is None else state_html(values)
+    state = notice("The state cannot be shown here: use `keel show`.") if values is None else state_html(values)
     yield el("h2", "State") + el("div", state, class_="card")
     if sign is None or moment.namespace:
         return
@@ -429,7 +441,7 @@ def moment_page(moment: Moment, values: Mapping[str, Any] | None, sign: Sign | N
     name = _field("name", "Name", "label", more=" required")
     label = el("form", sign("label", **at), name, _button("Label this"), method="post", action="label", class_="stack")
     target = _field("target", "Id of the new thread", "fork", more=" required")
-    hint = el("p", "The new thread has this history. It runs when your program runs it.", class_="faint")
+    hint = el("p", "The new thread has this history. Your program must run it.", class_="faint")
     fork = el("form", sign("fork", **at), target, hint, _button("Fork from here"), method="post", action="fork",
               class_="stack")  # fmt: skip
     yield el("div", el("section", el("h2", "Label"), label), el("section", el("h2", "Fork"), fork), class_="columns")
@@ -448,7 +460,7 @@ def diff_page(thread: str, diff: Any, before: str, after: str) -> Iterator[str]:
 
 
 def calls_page(thread: str, tools: Sequence[KeptCall], models: Sequence[ModelCall]) -> Iterator[str]:
-    """Yield the calls of tools and of models of a thread, the latest first."""
+    """Yield the tool and model calls of a thread, latest first."""
     yield el("h1", "Calls of ", anchor("thread", one_line(thread, 200), id=thread))
     yield from _calls(
         "Tools", ("Tool", "State", "Began", "Hits"), [*map(_tool_row, tools[: -CALLS - 1 : -1])], len(tools)
@@ -487,12 +499,12 @@ def _model_row(call: ModelCall) -> Sequence[str]:
 def usage_page(
     taken: Mapping[str, Mapping[str, Usage]], statuses: Mapping[str, int], info: StoreInfo, days: int, is_cut: bool
 ) -> Iterator[str]:
-    """Yield what threads have taken, and what the store is."""
+    """Yield the usage of threads, and the properties of the store."""
     yield el("h1", "Usage and health")
     spans = (anchor("usage", str(each), days=each) if each != days else el("b", str(each)) for each in (1, 7, 30, 365))
     yield el("p", "Threads that were active in the last ", " · ".join(spans), " days")
     if is_cut:
-        yield notice("Only the threads last active are counted: `keel usage` counts all.", tone="warn")
+        yield notice("Only the most recently active threads are counted: `keel usage` counts all.", tone="warn")
     facts = {
         "waits for a decision": f"{info.waiting:,}",
         **{f"threads {status}": f"{count:,}" for status, count in statuses.items()},
@@ -503,11 +515,11 @@ def usage_page(
     yield el("dl", *(el("div", el("dt", text(name)), el("dd", text(said))) for name, said in facts.items() if said))
     for what, found in taken.items():
         yield el("h2", f"By {what}") + _bars(what, found)
-    yield el("p", text(f"A put that was acknowledged is {info.durability}."), class_="faint")
+    yield el("p", text(f"A completed write is {info.durability}."), class_="faint")
 
 
 def _bars(what: str, found: Mapping[str, Usage]) -> str:
-    """Return a chart of the cost, if any is known, or of the tokens, or else of the number of threads."""
+    """Return a chart of the known cost, or of tokens, or of threads."""
     measures: Sequence[Callable[[Usage], float]]
     measures = [lambda each: each.cost or 0.0, lambda each: sum(each.tokens), lambda each: each.threads]
     measure = next((each for each in measures if any(map(each, found.values()))), measures[0])

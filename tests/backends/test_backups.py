@@ -1,4 +1,4 @@
-"""A backup that is made while somebody writes is a store: what was acknowledged before it is there, and it goes on."""
+"""A backup during writes is a usable store with all writes acknowledged before it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def put(saver: KeelSaver, number: int) -> None:
 
 @contextmanager
 def written(place: Place) -> Iterator[None]:
-    """The store of a thread that grows all the time; it has some steps before."""
+    """The store of a thread that keeps growing, after its first steps."""
     begun, enough = Event(), Event()
 
     def write() -> None:
@@ -126,7 +126,7 @@ def save(url: str) -> None:
     """Have a server write a snapshot, and wait for it."""
     with Redis.from_url(url) as client:
         last = client.lastsave()
-        while client.lastsave() == last:  # it counts in seconds, and refuses while another one is under way
+        while client.lastsave() == last:  # it counts in seconds, and refuses while another one is in progress
             if not client.info("persistence")["rdb_bgsave_in_progress"]:
                 client.bgsave()
             time.sleep(0.05)

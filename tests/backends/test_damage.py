@@ -1,11 +1,11 @@
-"""Whatever becomes of what is stored, what is read is right, or a named error: on every backend, through every way.
+"""Reading damaged data returns the right value or a named error, on every backend.
 
-A store that has some of everything (`golden`) is damaged at one place, read in all ways, and mended again.
-`KEEL_DAMAGES=20000 pytest tests/backends/test_damage.py` looks for an hour; what it finds, it names by its seed.
+A store with some of everything (`golden`) is damaged at one place, read in all ways, and repaired.
+`KEEL_DAMAGES=20000 pytest tests/backends/test_damage.py` tests for an hour, and reports a failure with its seed.
 
-Stored values have a checksum. A column (a name, a number, a time; in Redis also the names of fields and the members of
-indexes) has none: what says which row is whose may say something else, and then another thing is read. So of columns it
-is asked that what is read of other threads is right, that items still make the right values, and that errors are named.
+Stored values have a checksum. Columns (names, numbers and times; in Redis also the names of fields and the members of
+indexes) have none, so damage may assign a row to another thread or item. For columns, the tests require that reads of
+other threads are right, that items still make the right values, and that errors are named.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from langgraph_keel import CorruptStore, KeelError
 
 DAMAGES = int(os.environ.get("KEEL_DAMAGES", sized(2, 4, 300)))
 TOUCHED = 2
-"""Threads that one damage may touch: the one that it is of, and the one that it is taken for now."""
+"""Threads that one damage may affect: its own, and the one to which it is now assigned."""
 
 
 @pytest.fixture(params=KINDS)
@@ -42,7 +42,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 def look(place: Place, threads: list[str]) -> dict[str, Any]:
-    """What is read in each way; the class of an error where there is a named one."""
+    """Return the result of each way to read, or the class of a named error."""
     found: dict[str, Any] = {}
     with place.open(read_only=True, types=TYPES) as saver:
         for name, read in ways(saver, threads):
@@ -87,7 +87,7 @@ def test_what_is_read_is_right_or_a_named_error(stored: Place) -> None:
 
 
 def check_listing(listed: Any, threads: list[str], told: str, *, in_order: bool) -> None:
-    """Whatever is damaged, all other threads are listed."""
+    """Check that all other threads are listed, whatever is damaged."""
     assert not isinstance(listed, type), f"{told}; {listed}"
     lost = [thread for thread in threads if thread not in listed]
     assert len(lost) <= TOUCHED, f"{told}; not listed: {lost}"
@@ -95,14 +95,20 @@ def check_listing(listed: Any, threads: list[str], told: str, *, in_order: bool)
 
 
 def check_named(place: Place, lost: set[str], new: set[str], told: str) -> None:
-    """A thread that is not listed is found by `keel check`; but for one that has another name now."""
+    """Check that `keel check` finds unlisted threads.
+
+    Threads that have another name now do not count.
+    """
     if len(lost) > len(new):
         with place.open(read_only=True, types=TYPES) as saver:
             assert [each for each in saver.check() if each.kind != "harmless"], f"{told}; nobody names {lost}"
 
 
 def spoil_listing(place: Place) -> None:
-    """Damage what one thread is listed by: its name, its member of the index, its log, or its latest checkpoint."""
+    """Damage the data from which one thread is listed.
+
+    This is its name, its member of the index, its log, or its latest checkpoint.
+    """
     with spots_of(place) as spots:
         if place.kind == "sqlite":
             spot = next(each for each in spots if each.kind == "thread_index.name" and each.value == "chat")
@@ -126,12 +132,12 @@ def test_a_damaged_thread_does_not_stop_a_listing(stored: Place, caplog: pytest.
     with stored.open(read_only=True, types=TYPES) as saver:
         assert [each.thread_id for each in saver.threads()] == left
         assert "thread" in caplog.text
-        for limit in (1, 2, len(left)):  # a page that has something damaged in it is no shorter
+        for limit in (1, 2, len(left)):  # a damaged thread does not make a page shorter
             assert [each.thread_id for each in saver.threads(limit)] == left[:limit]
         told: list[int] = []
         assert [each for each in saver.check(lambda done, total: told.append(done)) if each.kind != "harmless"]
         assert told[-1] >= len(left)
-        # Whoever must not miss a thread is told.
+        # Callers that must not miss a thread are notified.
         with suppress(CorruptStore):
             assert not saver.retention.erase(user_id="nobody", dry_run=True).complete
 
@@ -145,7 +151,7 @@ def test_a_thread_whose_epoch_is_damaged_is_named_and_not_forgotten(
     with spots_of(stored) as spots:
         spot = next(each for each in spots if each.kind == "thread" and each.value.endswith(b"\0chat"))
         spot.write(b"x" + spot.value)
-        with stored.open(types=TYPES) as saver:  # it may change the index, and takes out what is no more
+        with stored.open(types=TYPES) as saver:  # it may change the index, and removes threads that do not exist
             assert [each.thread_id for each in saver.threads()] == [each for each in threads if each != "chat"]
             assert "thread 'chat' is not listed" in caplog.text
             assert "chat" in [each.thread_id for each in saver.check() if each.kind == "lost"]

@@ -1,4 +1,4 @@
-"""A store in git: what diffs show, what clones and checkouts give back, what branches make of it."""
+"""A store in git: diffs, clones, checkouts and branches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def root(repository: Repository) -> Path:
     return made_root(repository.path / "by hand")
 
 
-# ---- what git shows of the files, and leaves of them
+# ---- git's view of the files
 
 
 def test_a_diff_shows_the_lines_that_were_added(repository: Repository, root: Path) -> None:
@@ -56,7 +56,10 @@ def test_a_blob_is_one_line_of_a_diff(repository: Repository, root: Path) -> Non
 
 
 def test_no_byte_is_changed_on_the_way(repository: Repository, root: Path, tmp_path: Path) -> None:
-    """The project around the store does its worst: line ends, keywords, large files elsewhere, another encoding."""
+    """The surrounding project has hostile settings: line ends, keywords, encoding.
+
+    It also keeps large files elsewhere (LFS).
+    """
     worst = "working-tree-encoding=UTF-16 filter=elsewhere diff=elsewhere"
     lines = ["* text=auto eol=crlf ident", f"*.jsonl {worst}", f"0*.json {worst}"]
     (repository.path / ".gitattributes").write_text("\n".join(lines))
@@ -125,7 +128,7 @@ def test_a_saver_that_is_open_notices_a_checkout(repository: Repository, store: 
 
 
 def test_a_checkout_may_leave_no_thread_at_all(repository: Repository, store: Path) -> None:
-    """Git keeps no empty directories, so `threads` goes with the last thread in it."""
+    """Git keeps no empty directories, so `threads` is removed with its last thread."""
     with opened(store) as saver:
         repository("rm", "--quiet", "-r", "store/threads")
         repository("commit", "--quiet", "--message", "empty")
@@ -137,7 +140,7 @@ def test_a_checkout_may_leave_no_thread_at_all(repository: Repository, store: Pa
 
 
 def test_what_a_saver_remembers_of_another_branch_is_not_used(repository: Repository, store: Path) -> None:
-    """The numbers of checkpoints and items are given again on the other branch, to other ones."""
+    """The other branch assigns the same numbers to other checkpoints and items."""
     with opened(store) as saver, opened(store) as other:
         turn(saver, "a", "mine")
         repository("stash", "--quiet")
@@ -151,7 +154,7 @@ def test_what_a_saver_remembers_of_another_branch_is_not_used(repository: Reposi
 
 
 def test_a_run_that_a_checkout_overtakes_is_told(repository: Repository, store: Path) -> None:
-    """Its next checkpoint continues one that is not there any more: it must not become the latest."""
+    """Its next checkpoint continues a missing one, and must not become the latest."""
     with opened(store) as saver:
         turn(saver, "a", "three")
         found = saver.get_tuple({"configurable": {"thread_id": "a"}})
@@ -254,7 +257,7 @@ def test_without_a_repository_there_is_nothing_to_decide(tmp_path: Path, monkeyp
 
 
 def test_a_compacted_log_is_not_merged_with_the_one_it_was_made_from(repository: Repository, store: Path) -> None:
-    """Line by line git could: what the one removed at the beginning, and what the other added at the end."""
+    """By line, git would combine one side's removal and the other side's new lines."""
     branch(repository, store, "theirs", "a", "three")
     with opened(store) as saver:
         saver.prune(["a"], strategy="keep_latest")
@@ -266,7 +269,7 @@ def test_a_compacted_log_is_not_merged_with_the_one_it_was_made_from(repository:
 
 
 def test_a_copy_that_replaces_its_source_gets_no_lines_of_it(repository: Repository, store: Path) -> None:
-    """Git takes a new file that resembles a deleted one for the same file, renamed."""
+    """Git treats a new file that resembles a deleted one as the same file, renamed."""
     branch(repository, store, "theirs", "a", "three")
     with opened(store) as saver:
         saver.copy_thread("a", "copy")

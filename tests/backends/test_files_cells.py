@@ -1,4 +1,4 @@
-"""FileSaver: cells as files that a person can read, in git, among damage, links and deletions."""
+"""FileSaver: cells as readable files, in git, with damage, links and deletions."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_refusal_makes_no_directory(root: Path, verbs: Verbs) -> None:
 def test_a_swap_that_a_deletion_overtakes_begins_again(
     root: Path, saver: FileSaver, verbs: Verbs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It must not land in what is on its way out, and what it replaces must be there still."""
+    """It must not write to a deleted directory, and the old content must still exist."""
     verbs.swap(OF_THREAD, "k", None, cell("1"))
     real, late = Folder.sync, iter([True, False])
 
@@ -221,7 +221,7 @@ def test_damage_is_named_until_it_is_put_aside(
     damage: Callable[[bytes], bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(disk, "BEGUN", 0.01)  # nobody is making the file here
+    monkeypatch.setattr(disk, "BEGUN", 0.01)  # no other process is creating the file here
     verbs.swap(shelf, "k", None, cell("1"))
     verbs.swap(shelf, "sound", None, cell("1"))
     [path] = root.rglob("k.json")

@@ -1,4 +1,4 @@
-"""FileSaver: cells in git: what a commit holds, what branches make of them, what `keel check` says."""
+"""FileSaver: cells in git: commits, branches, and the report of `keel check`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def calls(store: Path, shelf: Shelf) -> list[str]:
 
 
 def branch(repository: Repository, store: Path, shelf: Shelf, key: str, expected: str | None, token: str) -> None:
-    """Swap a cell on a branch of its own, `theirs`, and go back."""
+    """Swap a cell on the new branch `theirs`, and return to main."""
     repository("checkout", "--quiet", "-b", "theirs")
     with FileSaver(store) as saver:
         swap(saver, shelf, key, expected, cell(token))

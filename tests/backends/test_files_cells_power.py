@@ -1,4 +1,7 @@
-"""Cells of a FileSaver under power cuts, failing disks and kills: as `test_power.py`, with swaps for steps."""
+"""Cells of a FileSaver under power cuts, failing disks and kills.
+
+As `test_power.py`, with swaps as steps.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,11 @@ SHELVES = (OF_THREAD, SHARED)
 
 Step: TypeAlias = Callable[[FileSaver], object]
 Contents: TypeAlias = tuple[Mapping[str, Cell], ...]
-"""What each of `SHELVES` holds."""
+"""The content of each of `SHELVES`."""
 
 
 def swap(shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> tuple[Step, Callable[[Any], None]]:
-    """A step, and what it does to dictionaries."""
+    """Return a step, and its effect on dictionaries."""
 
     def step(saver: FileSaver) -> None:
         reply = Verbs(saver).swap(shelf, key, expected, new)
@@ -58,7 +61,7 @@ def delete(held: Any) -> None:
         held[shelf] = {key: cell for key, cell in held[shelf].items() if shelf.thread_id != "t" and cell.origin != "t"}
 
 
-# More than a sector, and nothing that can be compressed.
+# More than a sector, and it does not compress.
 LARGE = bytes((n * n * 7919 + n // 7 * n) % 251 for n in range(3000))
 STEPS = (
     swap(OF_THREAD, "a", None, cell("1")),
@@ -80,7 +83,7 @@ STEPS = (
 
 
 def expected() -> list[Contents]:
-    """What there is before the first step, and after each."""
+    """Return the contents before the first step, and after each."""
     held: dict[Shelf, dict[str, Cell]] = {shelf: {} for shelf in SHELVES}
     states: list[Contents] = [({}, {})]
     for _, model in STEPS:
@@ -93,7 +96,7 @@ EXPECTED = expected()
 
 
 def run(directory: Path, build: str, numbers: range, pipe: Connection) -> None:
-    """Do the steps with these numbers; each again, until it works."""
+    """Do the steps with these numbers, retrying each until it succeeds."""
     BUILDS[build]()
     pipe.send("ready")
     assert pipe.recv() == "go"
@@ -129,7 +132,7 @@ def contents(saver: FileSaver) -> Contents:
 
 
 def check(directory: Path, allowed: Sequence[Contents]) -> None:
-    """What was acknowledged is there, each shelf as after one of the steps, and every cell can be swapped."""
+    """Check that each shelf has an allowed content, and every cell can be swapped."""
     with FileSaver(directory / "files") as saver:
         found = contents(saver)
         for place, held in enumerate(found):
@@ -142,7 +145,7 @@ def check(directory: Path, allowed: Sequence[Contents]) -> None:
 
 
 def broken(states: Iterable[State], disk: Path, under_way: int = 1) -> tuple[int, str | None]:
-    """Return how many disks were as they must be, and the story of the first that is not."""
+    """Return the number of sound disks before the first broken one, and its story."""
     sound = 0
     for state in states:
         state.put_into(disk)
@@ -183,7 +186,7 @@ def test_a_build_that_does_not_wait_for_the_disk_is_found(build: str, tmp_path: 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("call", ["fsync", "linkat", "rename", "renameat", "unlinkat", "mkdirat", "pwrite64"])
 def test_a_call_that_fails_is_named_and_nothing_is_lost(call: str, tmp_path: Path, disk: Path) -> None:
-    """Among them: a swap that was refused its fsync makes sure of it when it comes again."""
+    """For example, the retry of a swap whose fsync failed makes it durable."""
     for nth in NTHS:
         recording = record(tmp_path / str(nth), fault=f"{call}:error=EIO:when={nth}")
         assert (recording.code, recording.acknowledged) == (0, len(STEPS)), (nth, recording.told)

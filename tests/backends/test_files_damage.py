@@ -1,4 +1,4 @@
-"""FileSaver: what an interrupted write leaves is passed over, and anything else that does not fit is named."""
+"""FileSaver: remains of interrupted writes are ignored, other damage is reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PUTS = 6
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(disk, "BEGUN", 0.01)  # nobody is making a file here, whose first line would be waited for
+    monkeypatch.setattr(disk, "BEGUN", 0.01)  # no other process is creating a file here, whose first line to await
     return tmp_path / "agents"
 
 
@@ -53,7 +53,7 @@ EVERYTHING = [f"{number:04}" for number in range(PUTS + 1)]
 
 @pytest.mark.slow
 def test_every_prefix_of_a_log_is_what_was_there_then(root: Path, log: Path) -> None:
-    """Cut anywhere after its first line, a log is sound, and a put goes on from there."""
+    """Cut anywhere after its first line, a log is sound, and can be continued."""
     data = log.read_bytes()
     first = data.index(b"\n") + 1
     for end in range(first, len(data), 7):
@@ -84,7 +84,7 @@ def test_sectors_that_were_never_written_are_passed_over(root: Path, log: Path) 
 
 
 def test_a_line_feed_alone_in_a_sector_that_was_never_written(root: Path, log: Path) -> None:
-    """Of a checkpoint, and of writes, which are a line by themselves."""
+    """For a checkpoint, and for writes, which are a line by themselves."""
     data = log.read_bytes()
     for end in (len(data), data.index(b"\n", data.index(b'{"k":"writes"')) + 1):
         log.write_bytes(nul(data[:end], end - 1, end))
@@ -154,7 +154,7 @@ def test_damage_is_named_and_nothing_is_written_over(root: Path, log: Path, dama
 )
 @pytest.mark.parametrize("value", [None, [], {}, 5, -1, 0.5, "no", True, 1 << 60, {"$blob": 5}, [[]], [5]], ids=repr)
 def test_a_field_of_another_type_is_damage(root: Path, log: Path, name: str, value: Any) -> None:
-    """With checksums that fit, as somebody makes them who wants to do harm: no other error comes."""
+    """The checksums fit, as an attacker would make them; no other error is raised."""
     lines = []
     for line in log.read_bytes().splitlines():
         fields = orjson.loads(line)
@@ -168,7 +168,7 @@ def test_a_field_of_another_type_is_damage(root: Path, log: Path, name: str, val
 
 
 def test_a_last_line_without_its_end_counts(root: Path, log: Path) -> None:
-    """An editor has taken it, or a kill came between: two processes see it, and both go on."""
+    """An editor or a kill removed it; two processes still see the line and continue."""
     log.write_bytes(log.read_bytes()[:-1])
     with FileSaver(root) as first, FileSaver(root) as second:
         assert id_of(first.get_tuple(at())) == id_of(second.get_tuple(at())) == EVERYTHING[-1]
@@ -228,7 +228,7 @@ def test_compaction_takes_away_what_nobody_refers_to(root: Path) -> None:
         assert [*saver.check()] == []
 
 
-# -- what stands in the way --------------------------------------------------------------------------------------
+# -- obstacles ---------------------------------------------------------------------------------------------------
 
 
 def test_a_directory_without_a_log_does_not_wedge_its_thread(root: Path, log: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_directory_copied_by_hand_is_a_copy_of_the_thread(root: Path, log: Pat
 
 
 def test_links_and_pipes_are_refused(root: Path, log: Path, tmp_path: Path) -> None:
-    """A root may be a clone of somebody else's repository."""
+    """A root may be a clone of a stranger's repository."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (root / "threads" / "evil").symlink_to(elsewhere)
@@ -278,11 +278,14 @@ def test_links_and_pipes_are_refused(root: Path, log: Path, tmp_path: Path) -> N
     assert (tmp_path / "log").read_bytes() == data
 
 
-# -- disks that fail: what strace cannot single out ------------------------------------------------------------------
+# -- failing disks, in cases that strace cannot select ---------------------------------------------------------------
 
 
 def test_after_a_failed_sync_there_is_another_file(root: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads on in one whose pages the system may have dropped; a refused put is not there."""
+    """The system may have dropped the pages of the old file, so it is not used again.
+
+    A refused checkpoint is not stored.
+    """
     before = log.stat().st_ino
     fails = iter([True])
 

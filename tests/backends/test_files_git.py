@@ -1,4 +1,4 @@
-"""Commits of runs (`FileSaver(root, git=True)`), on real repositories with files made by hand."""
+"""Commits of runs (`FileSaver(root, git=True)`), on real git repositories."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _isolated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write(commits: Commits, root: Path, thread: str, checkpoint: str, *channels: str, ns: str = "") -> None:
-    """Store what a task has written, as a saver would, and say so."""
+    """Store a task's writes and report them, as a saver would."""
     address = Address(thread, ns, checkpoint)
     if left := commits.left_before_writes(address, channels):
         commits.commit(thread, left)
@@ -38,7 +38,7 @@ def write(commits: Commits, root: Path, thread: str, checkpoint: str, *channels:
     commits.put_writes(address, channels)
 
 
-# ---- one commit a run
+# ---- one commit per run
 
 
 def test_a_run_is_one_commit_with_its_files_only(repository: Repository, root: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_run_is_one_commit_with_its_files_only(repository: Repository, root: P
     put(commits, root, "Trip/1", 1, PENDING)
     assert repository.titles() == []
     put(commits, root, "Trip/1", 2, run_id="r-7")
-    append(root, "Trip/1")  # the writes of its last task, that come late
+    append(root, "Trip/1")  # the late writes of its last task
     assert repository.titles(expected=1) == ["thread Trip/1: step 2 (loop)"]
     names = repository("-c", "core.quotePath=false", "show", "--name-only", "--format=").splitlines()
     log = log_of(root, "Trip/1").relative_to(root).as_posix()
@@ -136,7 +136,10 @@ def test_what_a_run_left_is_committed_before_the_next_one(repository: Repository
 
 
 def test_all_that_begins_a_run_waits_for_what_the_last_one_left(repository: Repository, root: Path) -> None:
-    """A put that another had waited for went ahead, and its run lost its name, or the one before its commit."""
+    """Previously, a checkpoint overtook a waiting one.
+
+    A run lost its name, or the one before it its commit.
+    """
     commits = Commits(root)
     put(commits, root, "t", 0)
     begins = Address("t", ""), {"source": "loop", "step": 1}
@@ -148,7 +151,7 @@ def test_all_that_begins_a_run_waits_for_what_the_last_one_left(repository: Repo
 def test_who_waits_for_the_last_commit_of_a_run_does_not_commit_its_own_answer(
     repository: Repository, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of three that come while git ends, the first may be stored before the second has its turn."""
+    """Of three requests while git finishes, the first may be stored before the second."""
     commits, answer = Commits(root), (Address("t", "", "c0"), ["__resume__"])
     put(commits, root, "t", 0, PENDING)
     write(commits, root, "t", "c0", "__interrupt__")
@@ -218,7 +221,7 @@ def test_any_thread_id_makes_one_line(repository: Repository, root: Path, thread
     assert repository("status", "--short") == ""
 
 
-# ---- what is the user's stays the user's
+# ---- the user's own files are left alone
 
 
 def test_what_the_user_has_staged_or_changed_is_left_alone(repository: Repository, root: Path) -> None:

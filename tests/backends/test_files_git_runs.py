@@ -1,4 +1,4 @@
-"""One commit a run: what LangGraph's graphs of every kind leave in a repository with `git=True`."""
+"""One commit per run: LangGraph's graphs of every kind with `git=True`."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def nested(*nodes: Node) -> StateGraph[State]:
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     isolate(monkeypatch)
-    # On a machine that is busy, LangGraph may store the last writes of a run later than the usual wait.
+    # On a busy machine, LangGraph may store the last writes of a run later than the usual wait.
     monkeypatch.setattr(git, "QUIET", 1.5)
     return Repository.made(tmp_path)
 
@@ -137,7 +137,7 @@ def test_a_question_is_a_commit_and_the_answer_another(
     assert repository("status", "--short") == ""
     graph.invoke(Command(resume="yes"), CONFIG, durability=durability)
     saver.close()
-    # One, or two: on a busy machine, what a run stores later may look like the end of it earlier.
+    # One, or two: on a busy machine, a run's late writes may look like its end.
     assert [title.endswith("(loop)") for title in repository.titles()[1:]] in ([True], [True, True])
 
 
@@ -167,11 +167,11 @@ def test_no_commit_comes_before_what_a_slow_disk_still_stores(
 def test_what_nobody_stores_any_more_is_not_waited_for(
     repository: Repository, saver: KeelSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A child that is forked while another thread stores has its note, and never hears that it is over."""
+    """A child that is forked during another thread's write has a note that never ends."""
     monkeypatch.setattr(git, "_MOST_DELAY", 0.2)
     hook = saver.engine.session.hooks.find(git.GitHook)
     assert hook
-    hook._commits.begin_storing("t")  # private: nothing public says that something is being stored for ever
+    hook._commits.begin_storing("t")  # private: nothing public records a write that never ends
     saver.put(config_for("t"), checkpoint_of("end", {}), {"source": "loop", "step": 1, "parents": {}}, {})
     assert repository.titles(expected=1) == ["thread t: step 1 (loop)"]
 
@@ -248,7 +248,10 @@ def test_a_deleted_thread_is_a_commit(repository: Repository, saver: KeelSaver) 
 
 
 async def test_no_loop_waits_for_git(repository: Repository, saver: KeelSaver) -> None:
-    """While another git holds its lock, a commit waits for two seconds, and the next run of the thread for that."""
+    """While another git holds its lock, commits wait for two seconds.
+
+    So does the next run of the thread.
+    """
     graph = chain(says("a")).compile(checkpointer=saver)
     await graph.ainvoke(START_WITH, CONFIG)
     assert len(repository.titles(expected=1)) == 1

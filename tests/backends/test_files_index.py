@@ -1,4 +1,4 @@
-"""The index of threads of a store of files: what it says is so, and it is not believed where it may not be."""
+"""A file store's index of threads is correct, and ignored if it may be outdated."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
     with FileSaver(root) as saver:
         for number in range(THREADS):
             put(saver, f"t{number}")
-        names(saver)  # makes `.changed`
+        names(saver)  # creates `.changed`
         names(saver)  # and the index
     assert (root / "threads" / INDEX).exists()
     return root
@@ -53,14 +53,14 @@ def names(saver: FileSaver) -> list[str]:
 
 
 def listed(root: Path) -> list[str]:
-    """Return what another process would list."""
+    """Return the threads that another process would list."""
     with FileSaver(root, read_only=True) as saver:
         return names(saver)
 
 
 @contextmanager
 def hidden(root: Path) -> Iterator[None]:
-    """Let a Keel write that knows of no index."""
+    """Let a version of Keel write that does not know the index."""
     changed = root / "threads" / CHANGED
     changed.rename(root / "aside")
     yield
@@ -158,7 +158,7 @@ def test_who_is_still_writing_is_looked_at_again(root: Path, monkeypatch: pytest
     monkeypatch.setattr(index, "SETTLED", 60.0)
     monkeypatch.setattr(index, "MOST_NEW", 0)
     with FileSaver(root) as saver, changing(str(root / "threads" / CHANGED), "t3"):
-        assert names(saver)[0] != "t3"  # its log was looked at, and the index would be made anew
+        assert names(saver)[0] != "t3"  # its log was read, and the index would be written again
         with hidden(root):
             put(saver, "t3")
         assert names(saver)[0] == "t3" == listed(root)[0]

@@ -1,4 +1,4 @@
-"""A Ctrl-C in the middle of what a store of files does."""
+"""A Ctrl-C in the middle of an operation of a file store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from langgraph_keel.testing.rig import at, checkpoint_of
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="only Linux says so which files are open")
 @pytest.mark.filterwarnings("ignore:.*FileIO:pytest.PytestUnraisableExceptionWarning")
 def test_a_ctrl_c_leaves_no_file_open(tmp_path: Path) -> None:
-    """Python raises the exception of a signal when a call into C returns: here at each such return in turn."""
+    """Python raises a signal's exception when a C call returns.
+
+    The test does so at each such return in turn.
+    """
     place, numbers = str(Path(disk.__file__).parent), count()
 
     def put() -> None:
@@ -28,7 +31,7 @@ def test_a_ctrl_c_leaves_no_file_open(tmp_path: Path) -> None:
         saver.put(found.config if found else at("t"), checkpoint, {"source": "loop", "step": 1, "parents": {}}, {})
 
     def put_interrupted(turn: int) -> bool:
-        """Return whether there were so many returns."""
+        """Return whether there were that many returns."""
         left = turn
 
         def watch(frame: FrameType, event: str, _: object) -> None:

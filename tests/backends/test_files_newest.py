@@ -1,4 +1,4 @@
-"""The newest part of a long thread: a fresh process reads little, and says what it would say of the whole log."""
+"""The newest part of a long thread: a fresh process reads little, and is right."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ def _indexes_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make an index about every third put, of twelve checkpoints."""
+    """Write an index at about every third checkpoint, of twelve checkpoints."""
     monkeypatch.setattr(logs, "EACH", 4000)
     monkeypatch.setattr(logs, "SHARE", 1)
     monkeypatch.setattr(logs, "NEWEST", 12)
 
 
 def put(saver: FileSaver, number: int, thread: str = "t", ns: str = "", name: str | None = None) -> None:
-    """Put a checkpoint with a window of messages, a value that changes seldom and one that grows, and its writes."""
+    """Store a checkpoint and its writes.
+
+    It has a window of messages, a rarely changed value, and a growing one.
+    """
     messages = [HumanMessage(f"message {each}", id=f"m{each}") for each in range(max(0, number - 5), number + 1)]
     values = {"messages": messages, "seldom": {"number": number // 15, "long": "x" * 50}, "words": ["word"] * number}
     versions: Any = dict.fromkeys(values, str(number))
@@ -103,7 +106,7 @@ NEW = [*QUESTIONS][:4]
 
 
 def answers(root: Path, names: Iterable[str] = QUESTIONS) -> dict[str, Any]:
-    """Return what a fresh process answers to each question, or that it finds damage."""
+    """Return the answer of a fresh process to each question, or that it finds damage."""
 
     def ask(question: Callable[[FileSaver], Any]) -> Any:
         with FileSaver(root, read_only=True) as saver:
@@ -123,7 +126,7 @@ def whole(root: Path, names: Iterable[str] = QUESTIONS) -> dict[str, Any]:
 
 
 def check_newest(root: Path, thread: str) -> None:
-    """Check that fresh processes say the same of the newest checkpoints by an index and by the whole log."""
+    """Check that an index and the whole log give the same newest checkpoints."""
 
     def read() -> Any:
         with FileSaver(root, read_only=True) as saver:
@@ -202,7 +205,7 @@ def test_a_prune_leaves_no_index_and_a_put_makes_one(root: Path) -> None:
 
 
 def test_what_is_removed_is_not_in_an_answer_before_the_log_is_replaced(root: Path) -> None:
-    """As when the process is killed between the two steps of a prune."""
+    """The process is killed between the two steps of a prune."""
     with pytest.MonkeyPatch.context() as patched, FileSaver(root) as saver:
         patched.setattr(ThreadFiles, "replace_log", lambda *_: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
@@ -236,7 +239,7 @@ def test_a_directory_that_a_person_has_copied(root: Path, tmp_path: Path) -> Non
 
 
 def test_a_namespace_that_comes_back_after_an_index(root: Path) -> None:
-    """Of its channels, a process that has begun at the index knows only those that have changed since."""
+    """After the index, only channels that have changed since are known."""
 
     def put_sub(saver: FileSaver, number: int, last: int | None, **values: list[str]) -> None:
         versions: Any = dict.fromkeys(values, str(number))
@@ -260,7 +263,7 @@ def test_a_namespace_that_comes_back_after_an_index(root: Path) -> None:
 
 
 def test_git_brings_another_log(root: Path) -> None:
-    """The log becomes that of a branch which has continued otherwise, under a process that has read the old one."""
+    """A checkout replaces the log by a diverged one; a process has read the old one."""
     shared = log_of(root).read_bytes()
     with FileSaver(root) as saver:
         for number in range(PUTS, PUTS + 10):
@@ -294,7 +297,7 @@ def another_index(lines: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("name", EDITS)
 def test_a_log_that_was_edited(root: Path, name: str) -> None:
-    """An answer is that of the whole log, or what it was, where it needs no line that was changed."""
+    """An answer matches the whole log, or the old one if it needs no changed line."""
     sound = answers(root)
     edit(root, lambda data: b"".join(EDITS[name](data.splitlines(keepends=True))))
     expected, found = whole(root), answers(root)
@@ -340,7 +343,7 @@ def test_an_index_that_does_not_fit_is_not_used(root: Path, name: str) -> None:
 
 
 def test_every_cut_of_the_log(root: Path) -> None:
-    """As a process that was killed, or a power cut, leaves it; and the next put cuts the rest off."""
+    """A kill or a power cut leaves it like this; the next write removes the remains."""
     data = log_of(root).read_bytes()
     begin = data.rindex(b"\n" + INDEX) + 1
     end = data.index(b"\n", begin)
@@ -371,7 +374,7 @@ def test_a_short_thread_has_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_indexes_are_a_small_part_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of a thread whose messages all stay, of which each index has every item."""
+    """This includes a thread that keeps all messages, each of which is in every index."""
     monkeypatch.undo()
     with FileSaver(tmp_path) as saver:
         for number in range(0, 900, 3):

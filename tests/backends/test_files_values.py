@@ -1,4 +1,4 @@
-"""Values as JSON in the log of a thread: readable, and back to the very bytes."""
+"""Values as readable JSON in a thread's log, restored byte for byte."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def content_of(*put: Any) -> bytes:
 
 
 def assert_kept(content: bytes) -> list[Any]:
-    """Fail unless the content comes back from its JSON, by the shorter way too; return what was shown."""
+    """Fail unless JSON restores the content, in both ways; return the readable form."""
     shown = items_to_json(content)
     text = orjson.dumps(shown)
     read = orjson.loads(text)
@@ -151,7 +151,7 @@ def test_bodies_of_langgraphs_serializer() -> None:
 
 @pytest.mark.parametrize("value", VALUES, ids=[f"{n}-{type(value).__name__}" for n, value in enumerate(VALUES)])
 def test_samples(value: Any) -> None:
-    opaque = repr(value) == repr(Path("\udc80"))  # its name on disk is no UTF-8
+    opaque = repr(value) == repr(Path("\udc80"))  # its name on disk is not valid UTF-8
     assert is_opaque(shown(value)) is opaque
     assert is_opaque(shown([value, {"k": (value,)}])) is opaque
 
@@ -224,7 +224,7 @@ WRAPS: dict[str, Any] = {
 @pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS.keys())
 @pytest.mark.parametrize("core", ["core", [], {}], ids=repr)
 def test_deep_values(wrap: Any, levels: int, core: Any) -> None:
-    # A message is an array that holds a map that holds a map: three levels of 255.
+    # A message is an array that contains a map that contains a map: three levels of 255.
     value = nested(levels if wrap is not WRAPS["message"] else min(levels, 84), wrap, core)
     seen = shown(value)
     assert levels > 20 or not is_opaque(seen)
@@ -270,7 +270,7 @@ def test_what_keel_does_not_write_is_kept_as_it_is(packed: bytes) -> None:
     assert pack_item(seen[1]) == packed
 
 
-# --- What is no content, and what is no value ---
+# --- Invalid content, and invalid values ---
 
 
 NO_ARRAYS = [

@@ -1,4 +1,4 @@
-"""Servers that many coroutines of one loop ask: requests go together, and each succeeds or fails by itself."""
+"""Requests of many coroutines are grouped, and each succeeds or fails by itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def aput(saver: KeelSaver, thread: str, n: int = 1) -> Any:
 
 
 async def aput_all(saver: KeelSaver, threads: Collection[str], n: int = 1) -> list[Any]:
-    """Put to all threads at the same moment; return what each got, be it an error."""
+    """Write to all threads concurrently; return the result or error of each."""
     return await asyncio.gather(*(aput(saver, thread, n) for thread in threads), return_exceptions=True)
 
 
@@ -72,7 +72,10 @@ async def test_each_is_stored_when_it_is_acknowledged(place: Place) -> None:
 
 
 def break_thread(place: Place, saver: KeelSaver, thread: str) -> None:
-    """Have puts to a thread fail: its item numbers are used up; its key holds what is not Keel's."""
+    """Make writes to a thread fail.
+
+    Its item numbers are used up, or its key holds foreign data.
+    """
     if place.kind == "postgres":
         run(place.url, f"INSERT INTO keel_floors VALUES ('{thread}', '', 'list', 2147483647)")
     else:
@@ -91,7 +94,7 @@ async def test_one_that_fails_fails_by_itself(place: Place) -> None:
         assert isinstance(failed[MIDDLE], StoreError)
         good = [thread for thread in THREADS if thread != MIDDLE]
         assert stored(place) == {thread: ["00000001"] for thread in ["first", *good]}
-        # What a failure leaves behind does not harm the next ones.
+        # A failure does not affect the next requests.
         assert {type(each) for each in await aput_all(saver, good, 2)} == {dict}
 
 
@@ -108,7 +111,7 @@ async def test_one_that_is_cancelled_harms_nobody(place: Place, proxy: servers.P
             await given_up
         proxy.thaw()
         await asyncio.gather(*puts.values())
-        # Once more, when its group may be under way.
+        # Once more, when its group may be in progress.
         late = [asyncio.create_task(aput(saver, f"late {n}")) for n in range(40)]
         await late[0]
         late[20].cancel()
@@ -124,7 +127,10 @@ async def test_one_that_is_cancelled_harms_nobody(place: Place, proxy: servers.P
 async def test_a_connection_that_breaks_takes_nobody_along(
     place: Place, proxy: servers.Proxy, cut: str, nth: int
 ) -> None:
-    """The first two requests go alone, and then groups. All that were under way are sent again."""
+    """The first two requests go alone, then groups.
+
+    All requests in progress are retried.
+    """
     async with place.through(proxy).open() as saver:
         await aput_all(saver, THREADS)
         getattr(proxy, cut)(nth)

@@ -1,4 +1,7 @@
-"""A store of an older format is carried over once, whoever comes first and dies; a newer one is refused by name."""
+"""An older store is migrated once, despite races and kills.
+
+A newer one is refused with a named error.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ def test_eight_processes_at_once_and_each_step_once(old: Place) -> None:
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
 def test_who_waits_while_another_does_both_does_none_again(old: Place) -> None:
-    """It waits for the row of the format, which is gone then: the second migration has put another in its place."""
+    """The row of the format, for which it waits, was replaced by the second migration."""
     with psycopg.connect(old.url) as other, open_with(old, TWO) as saver, ThreadPoolExecutor(1) as pool:
         other.execute("DELETE FROM keel_format; INSERT INTO keel_format VALUES (3)")
         other.execute("ALTER TABLE keel_threads ADD COLUMN done integer NOT NULL DEFAULT 2")
@@ -89,7 +92,10 @@ def test_who_waits_while_another_does_both_does_none_again(old: Place) -> None:
 
 
 def die_at(nth: int, kind: str) -> None:
-    """Have this process die before its nth step: a statement, a change of the disk, a request."""
+    """Have this process die before its nth step.
+
+    A step is a statement, a change of the disk, or a request.
+    """
     steps = count(1)
 
     def step(*_: Any) -> None:
@@ -117,7 +123,7 @@ def die_at(nth: int, kind: str) -> None:
         for name in ("rename", "replace", "fsync", "unlink", "link"):
             patch.setattr(os, name, before(getattr(os, name)))
     else:
-        # private: what carries the requests of an opening, each of which is a step
+        # private: sends the requests of an opening, each of which is a step
         sender: Any = postgres._ScriptDriver if kind == "postgres" else redis._AskDriver
         patch.setattr(sender, "send", before(sender.send))
 
@@ -130,9 +136,9 @@ def open_and_die(place: Place, nth: int) -> None:
 
 @pytest.mark.slow
 def test_a_process_dies_at_each_step_and_another_goes_on(old: Place) -> None:
-    """Each process comes a step further than the one before, until one comes to the end."""
+    """Each process gets one step further than the one before, until one finishes."""
     for nth in count(1):
-        if old.kind == "redis":  # or each would wait until the lease of the dead one is over
+        if old.kind == "redis":  # or each would wait until the lease of the dead one expires
             forget_lease(old)
         child = FORK.Process(target=open_and_die, args=(old, nth))
         child.start()
@@ -167,7 +173,7 @@ async def test_a_process_of_the_former_format_is_told(old: Place) -> None:
         assert value_of(former, "t1") == 1
         assert (await other.aget_tuple({"configurable": {"thread_id": "t1"}})) is not None
         with open_with(old, ONE) as later:
-            later.migrations()  # looking changes nothing
+            later.migrations()  # a check changes nothing
             assert value_of(former, "t1") == 1
             later.setup()
         with pytest.raises(NewerFormat, match=r"written in format 2 by a newer Keel; this one knows 1: upgrade"):
@@ -176,7 +182,7 @@ async def test_a_process_of_the_former_format_is_told(old: Place) -> None:
             former.get_tuple({"configurable": {"thread_id": "t2"}})
         with pytest.raises(NewerFormat):
             await other.aget_tuple({"configurable": {"thread_id": "t3"}})
-        if old.kind != "redis":  # there, a thread of its own is begun without a look at others
+        if old.kind != "redis":  # there, a separate thread is created without a check of the others
             with pytest.raises(NewerFormat):
                 put(former, "a new one", 7)
     for options in ({}, {"read_only": True}, {"auto_setup": False}):
@@ -297,7 +303,7 @@ def test_a_damaged_log_keeps_no_other_thread_from_being_carried_over(old: Place)
 
 @pytest.mark.parametrize("place", ["files"], indirect=True)
 def test_a_thread_begun_while_the_store_is_carried_over_is_taken_back(old: Place, monkeypatch: Any) -> None:
-    """The former Keel has looked at the mark before; the newer one has listed the threads already."""
+    """The older Keel has read the mark before; the newer one has listed the threads."""
     with old.open() as former:
         value_of(former, "t1")
         driver: FileDriver = former._files  # type: ignore[attr-defined]  # private: to stop between two of its steps
@@ -311,7 +317,7 @@ def test_a_thread_begun_while_the_store_is_carried_over_is_taken_back(old: Place
 def test_the_command(old: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     url = old.url
     done = keel("schema", "--url", url, "--upgrade", "--print")
-    assert (done.stdout, "has the format of this Keel" in done.stderr) == ("", True)
+    assert (done.stdout, "has the current format" in done.stderr) == ("", True)
     monkeypatch.setattr(SAVERS[old.kind], "_registry", TWO[old.kind])
     printed = keel("schema", "--url", url, "--upgrade", "--print").stdout
     with open_with(old, TWO, read_only=True) as later:

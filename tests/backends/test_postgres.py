@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own: making the tables, whose connections are used, what a name may hold, and one trip each."""
+"""PostgreSQL's own features: creating tables, connections, names, single trips."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def arounded(saver: PostgresSaver, thread: str) -> Any:
 
 @pytest.fixture
 def schema(postgres_server: servers.PostgresServer) -> Iterator[str]:
-    """The name of a schema that nobody has made yet."""
+    """The name of a schema that does not exist yet."""
     name = f'Odd % "schema" {uuid.uuid4().hex[:8]}'
     yield name
     quoted = name.replace('"', '""')
@@ -242,7 +242,7 @@ async def test_an_async_pool_of_the_users_own(postgres_url: str) -> None:
 
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_a_connection_of_the_users_own(postgres_url: str, autocommit: bool) -> None:
-    """With rows as dicts and without prepared statements, as LangGraph's saver wants it."""
+    """With rows as dicts and no prepared statements, as LangGraph's saver requires."""
     kept: Any = {"row_factory": dict_row, "prepare_threshold": 0}
     with psycopg.connect(postgres_url, autocommit=autocommit, **kept) as connection:
         saver = PostgresSaver(connection)
@@ -263,7 +263,7 @@ async def test_an_async_connection_of_the_users_own(postgres_url: str) -> None:
 
 
 def test_a_connection_in_pipeline_mode_is_refused(postgres_url: str) -> None:
-    """It was told that the tables are somebody else's: a reply that has not come looks like no rows."""
+    """Previously, it reported foreign tables: a pending reply looks like no rows."""
     with psycopg.connect(postgres_url, autocommit=True) as connection, PostgresSaver(connection) as saver:
         with connection.pipeline(), pytest.raises(InvalidInput, match="pipeline mode"):
             saver.get_tuple(config_for("t"))
@@ -295,14 +295,14 @@ def test_each_face_opens_its_own_connections_when_it_needs_them(postgres_url: st
 
 
 async def test_loops_that_ended_are_forgotten_once_whoever_is_first(postgres_url: str) -> None:
-    # Threads with loops of their own met here, and the second one failed with a `KeyError`.
+    # Previously, threads with their own loops met here, and the second one failed with a `KeyError`.
     class EndedLoop:
         def is_closed(self) -> bool:
             del pools[self]  # as another thread does it between the question and the act
             return True
 
     async with PostgresSaver(postgres_url) as saver:
-        # private: which loops have pools, nobody outside has to know
+        # private: the loops that have pools are not visible from outside
         pools: dict[Any, Any] = driver_of(saver)._source._pools
         pools[EndedLoop()] = None
         assert await arounded(saver, "t") == ["t"]
@@ -336,7 +336,7 @@ def test_a_setting_of_the_server_changes_no_value(postgres_url: str, setting: st
 
 
 def append(saver: PostgresSaver, mark: int) -> None:
-    """Append a mark to what the head has; whoever is told that the head moved tries again."""
+    """Append a mark to the head, and retry if the head has moved."""
     for attempt in range(1000):
         head = saver.get_tuple(config_for("shared"))
         assert head

@@ -1,4 +1,4 @@
-"""Cells in PostgreSQL: races with another writer, what a hit costs the server, lost replies."""
+"""Cells in PostgreSQL: races with another writer, the cost of a hit, lost replies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def saver(postgres_url: str) -> Iterator[PostgresSaver]:
         yield saver
 
 
-# -- between two moments of another writer -----------------------------------------------------------------------------
+# -- during another writer's transaction -------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def transaction(url: str) -> Iterator[tuple[psycopg.Connection[Any], PostgresSav
 
 
 def meets(url: str, ending: str, theirs: Callable[[Any], Any], ours: Callable[[], Any]) -> Any:
-    """Let something wait for what is done in an open transaction, which then commits or rolls back."""
+    """Run `ours` until a transaction of `theirs` blocks it, end that, return the result."""
     with transaction(url) as (connection, other), ThreadPoolExecutor(1) as pool:
         theirs(other)
         waiting = pool.submit(ours)
@@ -87,7 +87,7 @@ def test_two_claim_an_empty_cell(postgres_url: str, saver: PostgresSaver, ending
 def test_a_holder_meets_another_swap(
     postgres_url: str, saver: PostgresSaver, winner: Cell | None, new: Cell | None, ending: str, level: str
 ) -> None:
-    """Also one that keeps its token: it must not take what it saw before for its own work."""
+    """A swap that keeps its token must not mistake the other swap for its own."""
     swap(saver, None, cell("1"))
     url = with_options(postgres_url, f"-cdefault_transaction_isolation={level.replace(' ', chr(92) + ' ')}")
     with PostgresSaver(url) as second:
@@ -112,13 +112,13 @@ def test_a_swap_that_lost_a_race_takes_two_trips(postgres_url: str, saver: Postg
 @pytest.mark.parametrize("theirs", [cell("2", origin="t"), cell("2", origin="u")], ids=["own", "of another"])
 @pytest.mark.parametrize("shelf", [SHELF, SHARED], ids=["of the thread", "shared"])
 def test_a_deletion_meets_a_swap(postgres_url: str, saver: PostgresSaver, shelf: Shelf, theirs: Cell) -> None:
-    """The row that it waits for has changed by then, and goes all the same; another thread's does not."""
+    """The changed row for which it waits is deleted, too; another thread's is not."""
     swap(saver, None, cell("1", origin="t"), shelf)
     meets(postgres_url, "commit", lambda other: swap(other, "1", theirs, shelf), lambda: saver.delete_thread("t"))
     assert held(saver, shelf) == (theirs if shelf is SHARED and theirs.origin != "t" else None)
 
 
-# -- what a hit costs the server ---------------------------------------------------------------------------------------
+# -- the cost of a hit -------------------------------------------------------------------------------------------------
 
 REFUSED = [(None, cell("2")), ("0", cell("2")), ("0", None), (None, None), (None, cell("1"))]
 
@@ -127,7 +127,7 @@ REFUSED = [(None, cell("2")), ("0", cell("2")), ("0", None), (None, None), (None
 def test_what_changes_nothing_writes_and_locks_nothing(
     postgres_url: str, saver: PostgresSaver, expected: str | None, new: Cell | None
 ) -> None:
-    """A transaction that writes or locks a row gets an id, whose commit goes to disk."""
+    """A transaction that writes or locks a row gets an id, whose commit is synced."""
     swap(saver, None, cell("1"))
     with transaction(postgres_url) as (connection, inside):
         swapped = swap(inside, expected, new)
@@ -151,7 +151,7 @@ def test_what_changes_nothing_waits_for_nobody(
 @pytest.mark.parametrize("partitions", [0, 4])
 @pytest.mark.parametrize("shares", ["n", "n % 3"], ids=["of many threads", "of few"])
 def test_a_deletion_looks_into_indexes(postgres_url: str, shares: str, partitions: int) -> None:
-    """However many cells are shared."""
+    """The number of shared cells does not matter."""
     fill = f"INSERT INTO keel_cells SELECT '', 'tool', 'k' || n, 't', 'o' || {shares}, NULL, 0, NULL, NULL, '', ''"
     with PostgresSaver(postgres_url, partitions=partitions) as saver, psycopg.connect(postgres_url) as connection:
         saver.setup()
@@ -189,7 +189,7 @@ def test_a_thread_of_any_name_has_cells_and_shares_some(saver: PostgresSaver, na
 
 @pytest.mark.parametrize("size", [20, 400, 600, 5000])
 def test_what_is_stored_comes_back_as_the_very_bytes(postgres_url: str, saver: PostgresSaver, size: int) -> None:
-    """Although a small frame is stored in less."""
+    """A small frame is stored in a shorter form."""
     new = cell("1", (b'{"type": "tool", "content": "additional_kwargs response_metadata tool_call_id"}' * 99)[:size])
     swap(saver, None, new)
     assert held(saver) == new
@@ -243,7 +243,7 @@ def test_a_swap_whose_reply_was_lost_knows_itself_again(
 
 
 def test_cells_behind_pgbouncer(pgbouncer_url: str) -> None:
-    """Transaction pooling: one of many wins, and none takes another's reply for its own."""
+    """With transaction pooling, one of many wins, and none receives another's reply."""
     with PostgresSaver(pgbouncer_url, schema="cells_behind", prepare_threshold=None) as saver:
         try:
             with ThreadPoolExecutor(12) as pool:

@@ -1,4 +1,4 @@
-"""What a name or a text may hold in PostgreSQL: anything, of any length."""
+"""Names and texts in PostgreSQL may have any content and length."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def test_any_text_comes_back(postgres_url: str, text: str) -> None:
     "names", [["NULL", "null", " ", "a b"], ['"', "\\", '\\"', "\\\\n\n"], ["{}", "a,b", "{a,b}", "é\0\1"]]
 )
 def test_channels_may_have_any_name(postgres_url: str, names: list[str]) -> None:
-    """They travel in arrays, which have signs of their own. Lists grow, and other values are replaced."""
+    """They are sent in arrays, which have special characters.
+
+    Lists grow, and other values are replaced.
+    """
     with PostgresSaver(postgres_url) as saver:
         for n in range(1, 4):
             values: dict[str, Any] = {name: [name] * n if at % 2 else f"{name} {n}" for at, name in enumerate(names)}
@@ -47,7 +50,7 @@ def test_long_names_that_begin_alike_are_different(postgres_url: str) -> None:
     with PostgresSaver(postgres_url) as saver:
         for name in names:
             put(saver, name, name)
-        # What the database holds in place of a long name is itself a name like any other.
+        # A long name's stored replacement is itself a valid name.
         keys = [key for (key,) in rows(postgres_url, "SELECT thread_id FROM keel_threads")]
         for key in keys:
             if key not in names:
@@ -58,7 +61,7 @@ def test_long_names_that_begin_alike_are_different(postgres_url: str) -> None:
 
 @pytest.mark.parametrize("name", ["L" * 300, "n|" * 200], ids=["thread", "namespace"])
 def test_long_names_go_through_everything(postgres_url: str, name: str) -> None:
-    """A copy to a long id, and a namespace of many subgraphs: read, gone on with, pruned and deleted by its name."""
+    """Copy to a long id, then read, continue, prune and delete, in a deep namespace."""
     with PostgresSaver(postgres_url) as saver:
         for n in range(3):
             saver.put(under(name), checkpoint_of(f"{n}", {"v": ["x" * n]}), METADATA, {})

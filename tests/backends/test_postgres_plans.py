@@ -1,4 +1,4 @@
-"""PostgreSQL: the blocks that a request reads do not depend on the length of its thread, nor on statistics."""
+"""The blocks that PostgreSQL reads depend on neither thread length nor statistics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLES = [f"keel_{name}" for name in ("threads", "entries", "items", "floors", "
 PACKED = 32
 """Items to a row: each 32nd checkpoint packs the items of those before it."""
 
-# The history of the thread: its first checkpoint, with items and writes, again and again in front of it.
+# The history of the thread: copies of its first checkpoint, with items and writes.
 GROW = """
 UPDATE keel_entries SET seq = seq + {more};
 UPDATE keel_threads SET seq = seq + {more}, head = head + {more};
@@ -41,7 +41,7 @@ INSERT INTO keel_entries SELECT 'other ' || n, '', to_char(i, 'FM00000000'), i, 
     '{{}}', '{{}}', '{{}}', NULL, NULL, '' FROM generate_series(1, 2000) n, generate_series(1, {each}) i;
 ANALYZE
 """
-# What ANALYZE saw before the thread grew.
+# The table's content at the time of ANALYZE, before the thread grew.
 STATISTICS = {
     "none": "",
     "of a short thread": "ANALYZE",
@@ -66,12 +66,12 @@ def put(saver: PostgresSaver, n: int) -> None:
 
 @pytest.fixture(params=["force_custom_plan", "force_generic_plan"])
 def url(request: pytest.FixtureRequest, postgres_url: str) -> str:
-    """Plans are made for the parameters, or for any; without the planner's choice between the two."""
+    """Plans are made for the parameters, or for any: the planner does not choose."""
     return with_options(postgres_url, f"-cplan_cache_mode={request.param}")
 
 
 def make_thread(url: str, length: int, statistics: str = "none") -> None:
-    """Make thread `t` of so many checkpoints, of which the last are really put."""
+    """Create thread `t` of `length` checkpoints; a saver writes the last ones."""
     with PostgresSaver(url) as saver:
         saver.setup()
         for table in TABLES:
@@ -82,7 +82,10 @@ def make_thread(url: str, length: int, statistics: str = "none") -> None:
 
 
 def count_blocks(saver: PostgresSaver, act: Callable[[], Any]) -> int:
-    """The blocks of tables and indexes that an act reads on the only connection of a saver."""
+    """Return the blocks of tables and indexes that an act reads.
+
+    The saver must have one connection only.
+    """
 
     def total() -> int:
         connection_of = driver_of(saver).retry
@@ -97,7 +100,7 @@ def count_blocks(saver: PostgresSaver, act: Callable[[], Any]) -> int:
 
 
 def count_all(url: str) -> dict[str, int]:
-    """The blocks that each verb reads."""
+    """Return the blocks that each verb reads."""
     n, old, asked = PACKED, config_for("t", "00000900"), ("__interrupt__", (Interrupt("?", id="1"),))
     acts: dict[str, Callable[[PostgresSaver], Any]] = {
         "get": lambda saver: saver.get_tuple(config_for("t")),
@@ -126,7 +129,7 @@ def test_no_request_reads_more_of_a_longer_thread(url: str, statistics: str) -> 
     short = count_all(url)
     make_thread(url, 5000, statistics)
     read = count_all(url)
-    # Each look into an index may take a block more, where the tree has a level more.
+    # Each index lookup may take a block more, if the tree has one more level.
     assert {name: (short[name], blocks) for name, blocks in read.items() if blocks > short[name] * 1.2 + 9} == {}
 
 
@@ -167,7 +170,7 @@ def test_no_request_for_a_cell_reads_others(url: str, statistics: str) -> None:
                 "remove": lambda: carry_out(store.remove_cells(shelf, {"k9": "t1"})),
             }
             for act in acts.values():
-                act()  # what a connection reads once, of the catalog
+                act()  # the catalog reads of a new connection
             return {name: count_blocks(saver, act) for name, act in acts.items()}
 
     few, many = count_cells(100), count_cells(5000)

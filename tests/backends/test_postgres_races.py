@@ -1,4 +1,4 @@
-"""PostgreSQL: what happens between two moments of another writer. Threads are held in open transactions, not raced."""
+"""PostgreSQL races, made deterministic by open transactions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from langgraph_keel.backends.postgres import statements
 
 
 def held(url: str, thread: str) -> psycopg.Connection[Any]:
-    """Begin a thread's row in a transaction that stays open: what meets it waits."""
+    """Insert a thread's row in a transaction that stays open, so that others wait."""
     connection = psycopg.connect(url)
     connection.execute("INSERT INTO keel_threads VALUES (%s, 1, 1, 0, '', NULL)", (thread,))
     return connection
@@ -25,7 +25,7 @@ def held(url: str, thread: str) -> psycopg.Connection[Any]:
 
 @pytest.mark.parametrize("outcome", ["commit", "rollback"])
 def test_a_copy_that_meets_another_writer_of_its_target(postgres_url: str, outcome: str) -> None:
-    """The other one is first: told so. It gives up: copied. Never "copied" with nothing there."""
+    """If the other writer commits, the copy is refused; if not, it succeeds."""
     with PostgresSaver(postgres_url) as saver, ThreadPoolExecutor(1) as thread:
         put(saver, "source")
         other = held(postgres_url, "target")
@@ -43,7 +43,7 @@ def test_a_copy_that_meets_another_writer_of_its_target(postgres_url: str, outco
 
 
 def test_what_a_removal_emptied_is_no_target(postgres_url: str) -> None:
-    """Item numbers that were used must not come back, nor those of another thread come in."""
+    """Used item numbers must not come back, and another thread's must not come in."""
     with PostgresSaver(postgres_url) as saver:
         for name in ("source", "target"):
             for n in range(3):
@@ -59,17 +59,23 @@ def test_what_a_removal_emptied_is_no_target(postgres_url: str) -> None:
 
 
 def test_errors_have_their_cause(postgres_url: str) -> None:
-    """Not themselves: errors of Keel are also the built-in ones that fit, which the driver catches."""
+    """An error is not its own cause.
+
+    Keel's errors are also built-in ones, which the driver catches.
+    """
     with PostgresSaver(postgres_url, pool_size=1, timeout=0.2) as saver:
         put(saver, "t")
-        # private: a connection out of the pool, as a thread that is in the middle of a request has one
+        # private: a connection from the pool, as in a thread during a request
         with driver_of(saver)._source.connection(), pytest.raises(StoreBusy, match="in use") as told:
             saver.get_tuple(config_for("t"))
         assert told.value.__cause__ is None
 
 
 def test_a_first_put_in_the_middle_of_a_deletion_stays(postgres_url: str) -> None:
-    """There was no row to lock; what came in between is another life of the thread, and is whole."""
+    """There was no row to lock.
+
+    The new checkpoint belongs to another life of the thread, and is whole.
+    """
     with PostgresSaver(postgres_url) as saver, psycopg.connect(postgres_url) as deleting:
         saver.setup()
         first, second = (
@@ -86,7 +92,7 @@ def test_a_first_put_in_the_middle_of_a_deletion_stays(postgres_url: str) -> Non
 
 
 def test_a_removal_that_failed_does_no_harm_to_its_connection(postgres_url: str) -> None:
-    """Several statements in one go, of which the first fails: what psycopg had prepared must still be there."""
+    """The first of several statements fails; psycopg's prepared ones must survive."""
     with PostgresSaver(postgres_url, pool_size=1) as saver:
         for n in range(9):
             put(saver, f"thread {n}")
@@ -94,7 +100,7 @@ def test_a_removal_that_failed_does_no_harm_to_its_connection(postgres_url: str)
         put(saver, "t")
         with psycopg.connect(postgres_url) as other:
             other.execute("SELECT 1 FROM keel_threads WHERE thread_id = 't' FOR UPDATE")
-            # private: a connection out of the pool, as a thread that is in the middle of a request has one
+            # private: a connection from the pool, as in a thread during a request
             with driver_of(saver)._source.connection() as connection:
                 connection.execute("SET lock_timeout = '100ms'")
             with pytest.raises(StoreBusy, match="lock"):
@@ -105,7 +111,7 @@ def test_a_removal_that_failed_does_no_harm_to_its_connection(postgres_url: str)
 
 
 def test_numbers_that_a_server_gave_out_again_are_known(postgres_url: str) -> None:
-    """A failover to a replica that lagged: the entry that this process builds on is another one by now."""
+    """After a failover to a lagging replica, this process's base is another entry."""
     with PostgresSaver(postgres_url) as saver, PostgresSaver(postgres_url) as other:
         put(saver, "t", ["kept"])
         saver.put(config_for("t"), checkpoint_of("2", {"v": ["alice"]}), METADATA, {})

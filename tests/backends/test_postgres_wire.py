@@ -1,4 +1,4 @@
-"""PostgreSQL behind things that stand in between: round trips counted on the wire, replies lost, PgBouncer."""
+"""PostgreSQL behind a proxy or PgBouncer: round trips on the wire, lost replies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def saver(proxy: servers.Proxy, postgres_url: str) -> Iterator[PostgresSaver]:
 
 
 def steps(saver: PostgresSaver) -> list[Callable[[], Any]]:
-    """Puts in sequence, some of which pack rows, with writes and reads between."""
+    """Return writes in sequence, some of which pack rows, and reads between them."""
     return [call for n in range(1, 40) for call in step(saver, n)]
 
 
@@ -61,16 +61,16 @@ def step(saver: PostgresSaver, n: int) -> list[Callable[[], Any]]:
 def test_one_round_trip_each_on_the_wire(
     saver: PostgresSaver, proxy: servers.Proxy, postgres_url: str, threshold: int | None
 ) -> None:
-    """Also when a statement is new to the connection, and when it is prepared."""
+    """This includes statements that are new to the connection, and prepared ones."""
     with PostgresSaver(proxy.url_for(postgres_url), timeout=20, prepare_threshold=threshold) as counted:
         head_run(counted)
         before = proxy.round_trips
         for count, call in enumerate(steps(counted), 1):
             call()
             assert proxy.round_trips - before == count
-        # A copy asks, too, for objects, what prunes have carried, the archive, tool calls, earlier owners; it notes its
-        # time, (four) that the two threads are of one family, and (two: read, and written) its latest checkpoint, which
-        # nothing may resume by itself: it has arrived. A deletion asks whether a person is on hold.
+        # A copy also asks for objects, carried records, the archive, tool calls, and earlier owners. It records its
+        # time, the common family of the two threads (four trips), and its latest checkpoint (two: read, and written),
+        # which must not be resumed automatically. A deletion asks whether a person is on hold.
         for call, trips in ((lambda: counted.copy_thread("t", "copy"), 13), (lambda: counted.delete_thread("t"), 2)):
             now = proxy.round_trips
             call()
@@ -107,9 +107,9 @@ def test_opening_takes_one_round_trip_more_than_connecting(proxy: servers.Proxy,
         psycopg.connect(proxy.url_for(postgres_url)).close()
         return proxy.round_trips - before
 
-    read()  # makes the tables
-    # One to look at the tables, and one for the read. A saver without keys looks before its first request, and only
-    # then, whether the store is encrypted: one more.
+    read()  # creates the tables
+    # One to check the tables, and one for the read. One more: before its first request, a saver without keys checks
+    # whether the store is encrypted.
     assert read() == connect() + 3
     assert read(times=3) == connect() + 5
 
@@ -128,7 +128,7 @@ def head_run(saver: PostgresSaver) -> Any:
 
 @pytest.mark.parametrize("cut", ["cut_before_reply", "cut_before_request"])
 def test_a_put_whose_reply_was_lost_knows_itself_again(saver: PostgresSaver, proxy: servers.Proxy, cut: str) -> None:
-    """Even with another put on top of it, it is no conflict, and its memo is right."""
+    """Even if another checkpoint follows it, there is no conflict; its memo is right."""
     head = head_run(saver)
     getattr(proxy, cut)()
     config = saver.put(head.config, checkpoint_of("one", values(1)), METADATA, {})
@@ -140,7 +140,7 @@ def test_a_put_whose_reply_was_lost_knows_itself_again(saver: PostgresSaver, pro
 def test_a_request_that_psycopg_gives_up_waiting_for_is_sent_again(
     saver: PostgresSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may find the socket broken between two polls, and then leaves the connection as if it still waited."""
+    """If the socket breaks between two polls, the connection stays in a waiting state."""
     wait: Any = psycopg.Connection.wait
     given_up: list[Any] = []
 
@@ -190,7 +190,10 @@ def test_a_copy_whose_reply_was_lost_is_no_rival(saver: PostgresSaver, proxy: se
 
 
 def test_a_put_that_meets_a_deletion_leaves_no_half_thread(postgres_url: str) -> None:
-    """It read the thread before the deletion and writes after it: what it builds on is gone, and so it begins anew."""
+    """It reads before the deletion and writes after it.
+
+    Its base is gone, so it starts again.
+    """
     with PostgresSaver(postgres_url) as saver, psycopg.connect(postgres_url) as deleting:
         saver.put(config_for("t"), checkpoint_of("000", values(30)), METADATA, {})
         head = head_run(saver)
@@ -230,7 +233,7 @@ def test_a_network_that_swallows_the_answer_is_given_up(proxy: servers.Proxy, po
         with pytest.raises(StoreUnavailable, match="within 2 s"):
             saver.get_tuple(config_for("t"))
         with pytest.raises(StoreUnavailable, match="timeout"):
-            saver.get_tuple(config_for("t"))  # which needs a new connection
+            saver.get_tuple(config_for("t"))  # needs a new connection
         proxy.thaw()
         assert head_run(saver).checkpoint["channel_values"] == values(0)
 
@@ -250,7 +253,7 @@ async def test_a_network_that_swallows_the_answer_is_given_up_async(proxy: serve
 
 @pytest.mark.slow
 def test_behind_pgbouncer(pgbouncer_url: str) -> None:
-    """Transaction pooling: statements of one client run on any connection of the server."""
+    """With transaction pooling, a client's statements run on any server connection."""
     schema = "behind_pgbouncer"
     options: dict[str, Any] = {"schema": schema, "prepare_threshold": None}
     try:

@@ -1,4 +1,4 @@
-"""RedisSaver: names and keys, whose keys they are, scripts, and round trips on the wire."""
+"""RedisSaver: names and keys, ownership of keys, scripts, and round trips."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from langgraph_keel.testing.rig import FACES, at, checkpoint_of, id_of, values_o
 
 __all__ = ["behind", "opened"]  # fixtures
 EVIL = ["a", "a:b", "a%3Ab", "{a}", "}{", "a b", "a\x00b", "a\nb", "ä", "%", "#1", "", "a:", ":a", "thread", "\x7f"]
-EVIL += ["a\xa0b", "\u3000", "\x85", "\u2028"]  # what Python calls white space
+EVIL += ["a\xa0b", "\u3000", "\x85", "\u2028"]  # Python's white space
 
 
 # -- names -----------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_stores_with_other_prefixes_do_not_see_each_other(opened: Open, redis_pr
     assert [info.thread_id for info in outer.threads()] == ["mine"]
 
 
-# -- whose keys they are ---------------------------------------------------------------------------------------
+# -- ownership of keys -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("key", ["users:1", "{00}:threadz", "{zz}:threads", "thread:t"])
@@ -191,7 +191,7 @@ def test_read_only_writes_nothing(opened: Open, behind: Any, redis_prefix: str) 
     put(opened(), 2, "u")
     reader = opened(read_only=True, refresh_ttl_on_read=True, ttl=5)
     assert id_of(reader.get_tuple(at("u"))) == "0002"
-    # One was deleted by hand: it is left in the index.
+    # One was deleted by hand: it remains in the index.
     assert [info.thread_id for info in reader.threads()] == ["u"]
     assert behind.zcard(f"{redis_prefix}:{{{names.bucket_of('t')}}}:threads") == 1
     assert behind.pttl(names.Keys(redis_prefix).thread("u")) == -1

@@ -1,4 +1,4 @@
-"""RedisSaver: cells, how long they live, what is left of them, and whose they are."""
+"""RedisSaver: cells, their lifetimes, their remnants, and their owners."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def cell_keys(prefix: str, thread: str = "t") -> tuple[str, str]:
 
 
 def left(behind: Any, prefix: str, thread: str = "t") -> float:
-    """Seconds that the cells of a thread have left, all keys alike; negative if they stay."""
+    """Return the time to live of a thread's cells, in seconds; negative if they stay.
+
+    All keys have the same.
+    """
     seconds = [behind.pttl(key) / 1000 for key in cell_keys(prefix, thread)]
     assert max(seconds) - min(seconds) < 0.05
     return float(max(seconds))
@@ -62,7 +65,7 @@ def shorten(behind: Any, prefix: str, thread: str = "t") -> None:
         behind.pexpire(key, 5000)
 
 
-# -- how long they live ----------------------------------------------------------------------------------------
+# -- lifetimes -------------------------------------------------------------------------------------------------
 
 LETS_LIVE: dict[str, Callable[[RedisSaver], object]] = {
     "put": lambda saver: put(saver, 2),
@@ -125,7 +128,10 @@ def test_cells_live_as_long_as_a_thread_of_its_own_time(opened: Open, behind: An
 def test_cells_outlive_no_claim_of_another_saver(
     opened: Open, behind: Any, redis_prefix: str, ttl: float | None
 ) -> None:
-    """A saver with a shorter time, or none, must not let cells expire before their thread."""
+    """A saver with a shorter time to live, or none, must not let cells expire early.
+
+    Cells live at least as long as their thread.
+    """
     put(opened(ttl=1000), 1)
     swap(opened(ttl=ttl), "k", None, cell("1"))
     assert 990 < left(behind, redis_prefix) <= 1000
@@ -154,7 +160,7 @@ def test_what_is_shared_does_not_expire_here(opened: Open, behind: Any, redis_pr
     assert left(behind, redis_prefix, "") < 0
 
 
-# -- what is left of them --------------------------------------------------------------------------------------
+# -- remnants --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -214,7 +220,7 @@ def test_a_body_goes_when_it_is_replaced_by_none(opened: Open, behind: Any, redi
 
 
 def test_names_without_a_cell_are_passed_over(opened: Open, behind: Any, redis_prefix: str) -> None:
-    """As a user leaves them who may write sorted sets and not hashes (ACL)."""
+    """A user who may write sorted sets, but not hashes, leaves them (ACL)."""
     saver = opened()
     for key in "be":
         swap(saver, key, None, cell("1"))
@@ -223,7 +229,7 @@ def test_names_without_a_cell_are_passed_over(opened: Open, behind: Any, redis_p
     assert listed(saver, size=1) == ["b"]
 
 
-# -- how they are stored ---------------------------------------------------------------------------------------
+# -- storage ---------------------------------------------------------------------------------------------------
 
 
 def test_a_cell_can_be_read_in_redis_cli(opened: Open, behind: Any, redis_prefix: str) -> None:
@@ -256,7 +262,10 @@ def test_damage_is_named(opened: Open, behind: Any, redis_prefix: str, damaged: 
 
 @pytest.mark.parametrize("where", ["resume:run", "approvals:", "audithead:head"])
 def test_a_damaged_token_ends_every_loop(opened: Open, behind: Any, redis_prefix: str, where: str) -> None:
-    """Lua reads a token up to the first sign that is no letter or digit, Python up to the blank: they never agree."""
+    """Lua and Python read damaged tokens differently.
+
+    Lua reads the leading letters and digits, Python reads to the blank.
+    """
     saver = opened()
     graph = asking(saver)
     graph.invoke({"said": ""}, at())

@@ -1,4 +1,4 @@
-"""RedisSaver and its clients: a Cluster, Sentinel, a user's own, forks, threads, and loops that come and go."""
+"""RedisSaver's clients: Cluster, Sentinel, a user's own, forks, threads, loops."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_cluster_s_own_clients(redis_cluster_url: str) -> None:
 
 
 def test_tasks_that_come_at_once_begin_a_cluster_s_client_once(redis_cluster_url: str) -> None:
-    """Also when the first of them is cancelled in the middle of it."""
+    """The first of them may be cancelled during the start."""
 
     async def main(saver: RedisSaver, round: str) -> list[Any]:
         tasks = [asyncio.create_task(_aput(saver, f"{round} {n}")) for n in range(64)]
@@ -109,10 +109,10 @@ async def test_a_call_to_a_cluster_does_not_wait_for_ever(redis_cluster_url: str
         saver = RedisSaver(redis_cluster_url, prefix=store.prefix, durability="any", max_connections=1, timeout=0.2)
         await _aput(saver, "t")
         client: Any = await async_driver_of(saver).ready(writes=False)
-        await client._turns.acquire()  # private: as a call that is under way has taken it
+        await client._turns.acquire()  # private: as if a call in progress had taken it
         with pytest.raises(StoreBusy, match="nothing was sent"):
             await _aput(saver, "t")
-        client._turns.release()  # private: as a call that is under way has taken it
+        client._turns.release()  # private: as if a call in progress had taken it
         await _aput(saver, "t")
         await async_driver_of(saver).aclose()
         saver.close()
@@ -121,7 +121,10 @@ async def test_a_call_to_a_cluster_does_not_wait_for_ever(redis_cluster_url: str
 @pytest.mark.slow
 @pytest.mark.parametrize("face", ["threads", "loop"])
 def test_a_cluster_that_loses_a_master_says_that_it_cannot_be_reached(face: str) -> None:
-    """Also to those who wait on a connection that the client closes because another call has failed."""
+    """Waiting calls get the error, too.
+
+    The client closes their connection after the failure of another call.
+    """
 
     async def aput_all(saver: RedisSaver, names: Iterable[str]) -> list[Any]:
         return await asyncio.gather(*(_aput(saver, name) for name in names), return_exceptions=True)
@@ -144,7 +147,7 @@ def test_a_cluster_that_loses_a_master_says_that_it_cannot_be_reached(face: str)
             os.kill(master, signal.SIGKILL)
             failed = [*under_way.result(), *put_some(saver, "after")]
         assert {type(error) for error in failed} == {StoreUnavailable}
-    # redis-py leaves the connections of a node that it has dropped to the collector, which would warn in another test.
+    # redis-py leaves the connections of a dropped node to the collector, which would warn in another test.
     del failed, under_way  # the frames of errors hold connections
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -152,15 +155,15 @@ def test_a_cluster_that_loses_a_master_says_that_it_cannot_be_reached(face: str)
 
 
 def opened_of(saver: Any) -> Any:
-    """The clients of running loops that are open."""
-    return async_driver_of(saver)._loops._opened  # private: which loops have connections, nobody outside has to know
+    """Return the open clients of running loops."""
+    return async_driver_of(saver)._loops._opened  # private: loops with connections are not visible from outside
 
 
 async def _aput(saver: RedisSaver, thread: str) -> Any:
     return await saver.aput(at(thread), checkpoint_of("0001", {"list": [thread]}), {}, {})  # type: ignore[arg-type]
 
 
-# -- a user's own ----------------------------------------------------------------------------------------------
+# -- a user's own client ---------------------------------------------------------------------------------------
 
 
 async def test_own_clients_stay_open(redis_url: str, redis_prefix: str) -> None:
@@ -219,13 +222,13 @@ _sentinel: Any = Sentinel
 def _names_a_master(sentinel: Any) -> bool:
     try:
         return bool(sentinel.execute_command("SENTINEL", "get-master-addr-by-name", "keel"))
-    except RedisError:  # it has not begun to listen
+    except RedisError:  # it does not listen yet
         return False
 
 
 @contextmanager
 def sentinel_of(program: Path, port: int, directory: Path) -> Iterator[int]:
-    """A sentinel that watches the server at `port`, and its own port."""
+    """Run a sentinel that watches the server at `port`; yield its own port."""
     own = servers.free_port()
     settings = directory / "sentinel.conf"
     settings.write_text(f"port {own}\nsentinel monitor keel 127.0.0.1 {port} 1\ndir {directory}\n")
@@ -299,7 +302,7 @@ def test_many_tasks_share_a_few_connections(opened: Open, behind: Any, redis_pre
 
 
 def run_and_close(main: Callable[[], Any]) -> None:
-    """As programs do that have never heard of `asyncio.run`."""
+    """Run in a new loop without `asyncio.run`, as some programs do."""
     loop = asyncio.new_event_loop()
     loop.run_until_complete(main())
     loop.close()
@@ -346,9 +349,9 @@ def test_a_saver_that_is_not_closed_leaves_no_warning(
 
 
 def test_nor_wherever_the_collector_has_moved_its_socket(redis_url: str, redis_prefix: str) -> None:
-    # A collection during a request may move the socket before its connection, in the order in which both are ended.
+    # A collection during a request may finalize the socket before its connection.
     thresholds = gc.get_threshold()
-    gc.freeze()  # collections that look at nothing but what is made here
+    gc.freeze()  # collections that look only at objects that are created here
     gc.set_threshold(50, 10, 1)
     try:
         with warnings.catch_warnings(record=True) as warned:

@@ -1,4 +1,4 @@
-"""RedisSaver on threads that are long, pruned to almost nothing, or wide; and what a thread takes in memory."""
+"""RedisSaver with long, mostly pruned and wide threads, and their memory."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_state_larger_than_what_lua_can_unpack(opened: Open) -> None:
 
 @pytest.mark.slow
 def test_memory_of_a_chat(opened: Open, behind: Any, redis_prefix: str) -> None:
-    """At most twice the messages themselves, with every checkpoint and write of a real graph."""
+    """At most twice the messages' size, with all checkpoints and writes of a graph."""
     messages = [_message(number) for number in range(300)]
     raw = sum(len(JsonPlusSerializer().dumps_typed(message)[1]) for message in messages)
     builder = StateGraph(MessagesState)

@@ -1,4 +1,4 @@
-"""RedisSaver: a thread that is no more and is begun anew, and a server that has lost what it acknowledged last."""
+"""RedisSaver: threads that are deleted and start again, servers that lost writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ End = Callable[[Any, bytes], object]
 
 
 def same_bucket(thread: str, count: int) -> list[str]:
-    """Other threads that are in the index with it."""
+    """Return other threads in the same part of the index."""
     bucket = names.bucket_of(thread)
     return [other for n in range(9000) if names.bucket_of(other := f"t{n}") == bucket][:count]
 
@@ -30,7 +30,7 @@ def put_at(saver: KeelSaver, number: int, ts: str, run: str = "r") -> None:
 
 
 def seen(saver: RedisSaver) -> tuple[list[tuple[str, str | None]], list[str | None]]:
-    """What listings of all threads show: ids of threads with their latest checkpoint, and checkpoints."""
+    """Return listings: ids of threads with their latest checkpoint, and checkpoints."""
     return [(info.thread_id, info.latest) for info in saver.threads()], [id_of(found) for found in saver.list(None)]
 
 
@@ -54,7 +54,7 @@ def test_a_thread_begun_anew_is_listed_once(
 
 
 def test_a_thread_that_moves_while_it_is_listed_is_listed(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the trip to the indexes and that to the threads: it is the same life, elsewhere in the index."""
+    """It moves within the index, between the trips to the index and to the thread."""
     saver, other = opened(), opened()
     put_at(saver, 1, "2026-01-01")
     send = saver.engine.driver.send
@@ -75,7 +75,7 @@ def test_a_thread_that_moves_while_it_is_listed_is_listed(opened: Open, monkeypa
 
 
 def test_what_an_expired_thread_left_does_not_hide_its_follower(opened: Open, behind: Any, redis_prefix: str) -> None:
-    """The same checkpoint again, say from a backup: in the index it stands where the one that expired stood."""
+    """The same checkpoint, perhaps from a backup, has the expired one's index entry."""
     expiring, stays = opened(ttl=0.05), opened()
     put(expiring, 1)
     time.sleep(0.1)
@@ -90,7 +90,10 @@ def test_what_an_expired_thread_left_does_not_hide_its_follower(opened: Open, be
 
 
 class Rewound:
-    """A thread as it was before: what a failover or a power cut leaves, by DUMP and RESTORE."""
+    """A thread that is reset to an earlier state, by DUMP and RESTORE.
+
+    A failover or a power cut has this effect.
+    """
 
     def __init__(self, behind: Any, prefix: str) -> None:
         self._behind = behind
@@ -107,7 +110,7 @@ def big(who: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("follows", ["head", "parent"])
 def test_nothing_is_built_on_what_was_lost(opened: Open, behind: Any, redis_prefix: str, follows: str) -> None:
-    """The number of the lost entry is used again: what one process knows of it must not be taken for another's."""
+    """The lost entry's number is used again, for an entry that must not be confused."""
     first, second = opened(on_conflict="fork"), opened(on_conflict="fork")
     put(first, 1, values={"plan": 0, "list": [0]})
     before = Rewound(behind, redis_prefix)
@@ -155,7 +158,7 @@ def test_pruning_what_was_lost_removes_nothing_else(opened: Open, behind: Any, r
 def test_a_thread_that_is_damaged_is_named(
     opened: Open, behind: Any, redis_prefix: str, damage: End, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It vanished from listings without a word, and the first of them took it out of the index, too."""
+    """Previously, listings silently omitted it, and removed it from the index."""
     saver, others = opened(), same_bucket("t", 2)
     for thread in (others[0], "t", others[1]):
         put(saver, 1, thread)

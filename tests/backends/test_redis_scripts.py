@@ -1,7 +1,7 @@
-"""Every script of Redis, run against keys that are damaged one by one: a right value or a named error, and soon.
+"""Run every script of Redis on damaged keys: a right value or a named error, quickly.
 
-A script holds up all clients of its server. So none may take a second, whatever is stored: the server is asked for the
-slowest of what it has done.
+The keys are damaged one by one. A script blocks all clients of its server, so none may take a second, whatever is
+stored. The server is asked for the duration of the slowest script.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from support.tiers import sized
 
 from langgraph_keel import CorruptStore, KeelError, RedisSaver, StoreBusy, StoreUnavailable
 from langgraph_keel.backends.redis.check import find_odd_keys
-from langgraph_keel.backends.redis.driver import _SCRIPTS, Request  # private: to see that none is left out
+from langgraph_keel.backends.redis.driver import _SCRIPTS, Request  # private: to check that all are run
 from langgraph_keel.backends.redis.store import RedisStore, find_damaged, find_mislisted, find_unlisted
 from langgraph_keel.engine.cells import BLOCK, Cell, Search, Shelf
 from langgraph_keel.engine.config import Address
@@ -40,7 +40,7 @@ SHARED_PARTS = {"fields", "life", "lives", "order", "parents", "rows", "select",
 NUMBERS = [b"0", b"1", b"999", b"999999999999999", b"99999999999999999999999"]
 TEXTS = [b"", b"garbage", b"\xff\x00", b"0 0 0 0 0 0 0 0\n"]
 STEP = sized(70, 35, 3)
-"""One damage of so many is done."""
+"""Every how many damages one is tried."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def url() -> Iterator[str]:
 
 
 def fill(saver: RedisSaver) -> None:
-    """Two threads with lists, writes, runs, a ghost's worth of history, labels, and cells that all share."""
+    """Store two threads with lists, writes, runs, a ghost, labels, and shared cells."""
     for thread in ("t", "u"):
         config: Any = config_for(thread)
         for number in range(1, 5):
@@ -66,7 +66,7 @@ def fill(saver: RedisSaver) -> None:
 
 
 class Recorded:
-    """The driver of a saver; remembers which scripts were sent."""
+    """A saver's driver that records the scripts it sends."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
@@ -81,7 +81,7 @@ Verbs = dict[str, Callable[[], Any]]
 
 
 def verbs_of(store: RedisStore, driver: Any) -> Verbs:
-    """Plans of every verb, and of the checks, as they are made of a sound store."""
+    """Return plans of every verb, and of the checks, made from a sound store."""
 
     def ask(plan: Any) -> Any:
         return run(plan, driver)
@@ -144,7 +144,7 @@ def verbs_of(store: RedisStore, driver: Any) -> Verbs:
 
 
 def damages_of(client: Any) -> Iterator[Callable[[], object]]:
-    """Damage one key, field or member at a time."""
+    """Yield functions that each damage one key, field or member."""
     for key in sorted(client.scan_iter()):
         if key.endswith(b":keel"):
             continue
@@ -177,7 +177,7 @@ def rename_member(client: Any, key: bytes, member: bytes, new: bytes) -> None:
 
 
 def with_numbers(value: bytes) -> Iterator[bytes]:
-    """Put another number in the place of each of the first words, and of the last run."""
+    """Yield values with another number in a leading word, or in the last run."""
     line, end, rest = value.partition(b"\n")
     words = line.split(b" ", 9)
     for at in range(len(words)):
@@ -187,7 +187,7 @@ def with_numbers(value: bytes) -> Iterator[bytes]:
 
 
 def renamings(name: bytes) -> set[bytes]:
-    """Names that are damaged in one byte, or are none."""
+    """Return variants of a name that are damaged in one byte, or invalid."""
     return {
         name.replace(b":", b";", 1),
         name.replace(b"\0", b" ", 1),
@@ -226,7 +226,10 @@ def test_every_script_is_run(url: str) -> None:
 
 @pytest.mark.slow
 def test_no_script_hangs_on_damage_or_fails_without_a_name(url: str) -> None:
-    """`Exception`s that are no `KeelError` come through, and with a time-out the server was busy."""
+    """Exceptions other than `KeelError` fail the test.
+
+    A timeout means that the server was busy.
+    """
     with filled(url) as (saver, client):
         store, driver = store_of(saver), Recorded(driver_of(saver))
         verbs = verbs_of(store, driver)
@@ -258,7 +261,7 @@ def restore(client: Any, held: dict[bytes, bytes]) -> None:
 
 
 def test_a_damaged_member_of_the_names_of_cells_is_passed_over_and_named(url: str) -> None:
-    """One byte of it let a script ask for the same member for ever, and the server was busy for all clients."""
+    """One changed byte made a script loop forever, which blocked all clients."""
     with filled(url) as (saver, client):
         (key,) = client.scan_iter(match="*:names:t")
         (member,) = (each for each in client.zrange(key, 0, -1) if each.startswith(b"labels:"))
@@ -310,7 +313,7 @@ def test_a_damaged_field_of_a_thread_is_named(url: str, field: str) -> None:
 
 
 def test_a_changed_byte_of_the_line_of_a_checkpoint_is_damage(url: str) -> None:
-    """It says which items a value is made of, and which checkpoint is the parent: no header's checksum covers that."""
+    """It names the items of a value and the parent; no header's checksum covers it."""
     with filled(url) as (saver, client):
         (key,) = client.scan_iter(match="*:thread:t")
         for number in (3, 4):
@@ -338,7 +341,7 @@ def test_a_ghost_is_none_to_be_read_whatever_the_field_of_its_id_says(url: str) 
 
 @pytest.mark.slow
 def test_a_write_of_another_task_is_damage(url: str) -> None:
-    """The id and the path of a task stand before the body, in the clear."""
+    """The id and the path of a task are stored before the body, in plain text."""
     with filled(url) as (saver, client):
         (key,) = client.scan_iter(match="*:thread:t")
         field = "write::00000004:0"

@@ -1,4 +1,4 @@
-"""RedisSaver and how a server is set up: what it keeps, whom it lets in, when it is full, a replica or gone."""
+"""RedisSaver and its server's settings: durability, access, full, replica, absent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SHELF = Shelf("t", "tool")
 
 @pytest.fixture(params=list(FACES))
 def caller_of(request: pytest.FixtureRequest) -> Iterator[Callable[[RedisSaver], Face]]:
-    """Returns a face on a saver, and closes both."""
+    """Return a face on a saver, and close both at the end."""
     made: list[tuple[Face, RedisSaver]] = []
 
     def caller(saver: RedisSaver) -> Face:
@@ -60,12 +60,12 @@ Caller = Callable[[RedisSaver], Face]
 
 @contextmanager
 def running(*options: str) -> Iterator[tuple[str, Any]]:
-    """A server of this test's own, and a client behind the saver's back."""
+    """Start the test's own server, with a client that bypasses the saver."""
     with servers.redis(options, own=True) as server, Redis.from_url(server.url) as behind:
         yield server.url, behind
 
 
-# -- what it keeps ---------------------------------------------------------------------------------------------
+# -- durability ------------------------------------------------------------------------------------------------
 
 KEEPS = {
     "disk": (("yes", "always"), "on disk"),
@@ -86,7 +86,7 @@ def test_it_says_what_the_server_keeps(caller_of: Caller, name: str) -> None:
         else:
             with pytest.warns(DurabilityWarning, match=f"{words}.*appendonly yes and appendfsync always.*'any'"):
                 caller.put(at(), checkpoint_of("1", {"a": 1}))
-        # Once for a process and server; and not at all if it is good enough.
+        # Once per process and server; and not at all if the setting is good enough.
         caller_of(RedisSaver(url)).put(at(), checkpoint_of("2", {"a": 1}))
         opening.warned_of.clear()
         caller_of(RedisSaver(url, durability="any")).put(at(), checkpoint_of("3", {"a": 1}))
@@ -131,7 +131,7 @@ def test_a_server_that_evicts_is_refused(caller_of: Caller, policy: str) -> None
         assert id_of(caller.get_tuple(at())) == "1"
 
 
-# -- whom it lets in -------------------------------------------------------------------------------------------
+# -- access ----------------------------------------------------------------------------------------------------
 
 
 def test_a_wrong_password(caller_of: Caller) -> None:
@@ -185,9 +185,9 @@ def test_the_rights_that_the_page_names_are_enough() -> None:
             saver.retention.reclaim_space()
             assert {info.thread_id for info in saver.threads()} == {"t", "copy"}
             assert len(list(saver.list(None))) == 2
-            listening: Any = saver._listen()  # private: what a worker does
+            listening: Any = saver._listen()  # private: as a worker does
             with closing(listening) as heard:
-                saver._notify()  # private: what an approval does
+                saver._notify()  # private: as an approval does
                 heard.wait(5)
 
 
@@ -205,7 +205,7 @@ def test_what_a_user_may_not_do_to_cells(caller_of: Caller, lacking: str) -> Non
         assert [key for key, _ in mine.verb("list_cells", SHELF, "", None, 5)] == ["k"]
 
 
-# -- full, read only, gone -------------------------------------------------------------------------------------
+# -- full, read-only, absent -----------------------------------------------------------------------------------
 
 
 def test_a_server_out_of_memory(caller_of: Caller) -> None:
@@ -226,7 +226,7 @@ def test_a_server_out_of_memory(caller_of: Caller) -> None:
                 call()
         assert behind.dump(thread) == before
         assert id_of(caller.get_tuple(at())) == "0019"
-        # What gives memory back is not refused.
+        # Operations that free memory are not refused.
         caller.delete_for_runs(["0"])
         caller.prune(["t"])
         assert [id_of(found) for found in caller.list(at())] == ["0019"]
@@ -244,7 +244,7 @@ def test_cells_of_a_server_out_of_memory(caller_of: Caller) -> None:
             with pytest.raises(StoreFull):
                 caller.verb("swap_cell", SHELF, key, expected, cell("2"))
         assert caller.verb("swap_cell", SHELF, "a", None, cell("2")) == Swapped(False, cell("1"))
-        # What gives memory back is not refused.
+        # Operations that free memory are not refused.
         assert caller.verb("swap_cell", SHELF, "a", "1", None).done
         assert caller.verb("remove_cells", SHELF, {"b": "1"}) == 1
         assert caller.verb("list_cells", SHELF, "", None, 5) == []
@@ -319,7 +319,7 @@ def test_a_server_that_does_not_answer(caller_of: Caller) -> None:
 
 @pytest.mark.slow
 def test_threads_do_not_wait_for_one_another_when_it_does_not_answer() -> None:
-    """Ten first calls at once fail after one timeout, not after ten."""
+    """Ten first calls at the same time fail after one timeout, not after ten."""
     with servers.redis(own=True) as server, RedisSaver(server.url, timeout=2, durability="any") as saver:
         with Redis.from_url(server.url, socket_timeout=None) as behind:
             behind.execute_command("CLIENT", "PAUSE", 60_000)
@@ -355,7 +355,7 @@ def test_a_put_whose_reply_is_lost_is_stored_once(caller_of: Caller) -> None:
             caller.put(at(), checkpoint_of(f"{number:04}", state))
         found = list(caller.list(at()))
         assert [values_of(each) for each in found] == states[::-1]
-        # Eleven puts, eleven sequence numbers.
+        # Eleven writes, eleven sequence numbers.
         life = behind.hget(names.Keys("keel").thread("t"), "thread")
         assert life.split(b" ")[1:3] == [b"11", b"11"]
         proxy.cut_before_reply(2)

@@ -29,7 +29,7 @@ TS = "2026-01-01T00:00:00+00:00"
 
 
 def left(behind: Any, prefix: str) -> float:
-    """Seconds that the only thread has left; negative if it stays."""
+    """Return the time to live of the only thread, in seconds; negative if it stays."""
     [key] = keys(behind, prefix, ":thread:")
     return float(behind.pttl(key) / 1000)
 
@@ -51,7 +51,7 @@ def test_a_thread_expires_as_a_whole(opened: Open, behind: Any, redis_prefix: st
     until_gone(behind, redis_prefix)
     assert saver.get_tuple(at()) is None
     assert [*saver.list(None), *saver.list(at("t", None)), *saver.threads()] == []
-    # What is begun anew has nothing of the old thread.
+    # The new thread contains nothing of the old one.
     put(saver, 3)
     assert [id_of(found) for found in saver.list(at("t", None))] == ["0003"]
 

@@ -1,4 +1,4 @@
-"""Backends of other packages: an installed entry point is enough for `open_saver` and for the command line."""
+"""Backends of other packages: `open_saver` and the CLI need only an entry point."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Install a distribution with one module and one entry point, as pip does it."""
+    """Install a distribution with one module and one entry point, as pip does."""
 
     def install(module: str, source: str, scheme: str, value: str) -> None:
         (tmp_path / f"{module}.py").write_text(source)
@@ -112,7 +112,10 @@ def test_one_that_cannot_be_loaded_is_named(install: Install, source: str, value
 
 @pytest.mark.slow
 def test_nothing_is_imported_before_it_is_used() -> None:
-    """In a process of its own: neither backends nor clients, by importing the package or by opening another one."""
+    """Neither the package nor another backend imports backends or clients.
+
+    The test runs in a separate process.
+    """
     packages = [backend.package for backend in BACKENDS if backend.saver != "MemorySaver"]
     modules = [*packages, "psycopg", "redis", "sqlite3"]
     program = (

@@ -1,4 +1,4 @@
-"""Cells in a SQLite file: who waits for whom, what a listing reads, what a deletion leaves, and stores made before."""
+"""Cells in a SQLite file: waiting, reads of a listing, deletions, older stores."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_hit_waits_for_no_writer(face: Face, path: Path, lock: Any) -> None:
             face.verb("swap_cell", SHELVES[0], "k", "1", TWO)
         with pytest.raises(StoreBusy, match="nothing was written"):
             face.verb("swap_cell", SHELVES[0], "other", None, TWO)
-    # What was given up is not done later.
+    # A write that was given up is not done later.
     assert face.verb("swap_cell", SHELVES[0], "k", "1", TWO) == Swapped(True)
     assert face.verb("read_cells", SHELVES[0], ["k", "other"]) == {"k": TWO}
 
@@ -106,7 +106,7 @@ def test_a_store_that_may_only_be_read(store: Path) -> None:
     with SqliteSaver(store, read_only=True) as saver:
         assert read(saver, SHELVES[0], "k") == {"k": ONE}
         assert listed(saver, SHELVES[0]) == ["k"]
-        # A hit as well: it would depend on what is there whether a program runs.
+        # Even if the cell exists: otherwise the stored data would decide whether a program runs.
         for key in ("k", "other"):
             with pytest.raises(ReadOnlyStore, match=r"keel\.db may only be read"):
                 swap(saver, SHELVES[0], key, None, TWO)
@@ -118,7 +118,7 @@ CHILDREN, KEYS = 6, 25
 
 
 def claim_all(path: Path, who: int) -> None:
-    """Claim every key, from a place of one's own in the round; put a result where it worked."""
+    """Claim every key, starting at a different one; store a result after each success."""
     with SqliteSaver(path) as saver:
         for n in range(KEYS):
             key = f"k{(n + who * 4) % KEYS:02}"

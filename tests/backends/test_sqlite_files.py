@@ -1,4 +1,4 @@
-"""Where a SQLite store's files are, and that nobody else's reading holds its writers up."""
+"""The files of a SQLite store, and other programs' reads, which delay no writer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def put(saver: SqliteSaver, number: int, size: int = 10, value: bytes = b"") -> 
 
 @contextmanager
 def old_state(path: Path) -> Iterator[None]:
-    """Another program that reads an old state, as a backup does."""
+    """Read an old state in another program, as a backup does."""
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM entries").fetchone()
@@ -75,7 +75,7 @@ def test_a_long_reader_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.Monke
             began = time.monotonic()
             for number in range(1, 15):
                 put(saver, number, 20_000)
-            # Each checkpoint that waited for the reader would have taken the whole timeout.
+            # If each checkpoint waited for the reader, it would take the whole timeout.
             assert time.monotonic() - began < 15
         assert latest(saver) == "00000014"
 
@@ -121,7 +121,7 @@ def test_what_was_removed_is_not_in_the_log(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_lock_file_that_fails_once_stops_nobody_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that writes by itself gives its turn back, whatever happens to it."""
+    """A thread that writes by itself releases its turn even after an error."""
 
     def fail(error: BaseException) -> Callable[[LockFile], bool]:
         def take(_: LockFile) -> bool:
@@ -144,7 +144,7 @@ def test_a_lock_file_that_fails_once_stops_nobody_for_good(tmp_path: Path, monke
 
 @pytest.mark.parametrize("in_pool", [True, False], ids=["own thread", "writing thread"])
 def test_writes_that_fail_leave_nothing(tmp_path: Path, in_pool: bool) -> None:
-    """They are one statement, in no transaction that would be rolled back."""
+    """They are one statement, without a transaction to roll back."""
     with SqliteSaver(tmp_path / "keel.db", timeout=0.4) as saver, ThreadPoolExecutor(1) as pool:
 
         def write(value: str) -> None:
@@ -170,7 +170,7 @@ def test_writes_that_fail_leave_nothing(tmp_path: Path, in_pool: bool) -> None:
 
 
 def held() -> tuple[int, int]:
-    """How many threads and descriptors this process has."""
+    """Return the number of threads and descriptors of this process."""
     return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
 
@@ -196,6 +196,6 @@ def test_savers_that_are_forgotten_give_back_what_they_held(tmp_path: Path, face
         use(number)
     gc.collect()
     until = time.monotonic() + 60
-    while held() > before and time.monotonic() < until:  # each thread closes what it has, and ends
+    while held() > before and time.monotonic() < until:  # each thread closes its resources, and ends
         time.sleep(0.01)
     assert held() <= before

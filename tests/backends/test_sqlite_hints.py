@@ -1,4 +1,4 @@
-"""Hints of the last put change nothing that is stored: the INSERT of the next entry proves them."""
+"""Hints of the last write do not affect stored data: the INSERT verifies them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ BODY = raw_frame(b"body")
 
 @pytest.fixture
 def tries(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
-    """How often a hint was right, and how often it was not."""
+    """The number of right and of wrong hints."""
     counted: Counter[bool] = Counter()
-    insert_next = sqlite_entries._insert_next  # private: whether a hint was right shows nowhere else
+    insert_next = sqlite_entries._insert_next  # private: the only place that shows whether a hint was right
 
     def count(*args: Any) -> Any:
         stored = insert_next(*args)
@@ -54,7 +54,7 @@ def tables(path: Path) -> dict[str, list[Any]]:
 
 
 class Twins:
-    """Two databases with the same history: one of two processes that remember, and one of processes that do not."""
+    """Two databases with the same history, by processes with and without a memory."""
 
     def __init__(self, directory: Path) -> None:
         self.savers = [SqliteSaver(directory / name) for name in ("hints.db", "none.db")]
@@ -144,7 +144,7 @@ def saver(tmp_path: Path) -> Iterator[SqliteSaver]:
 
 
 def test_a_number_that_became_free_again_is_no_proof(saver: SqliteSaver, tries: Counter[bool]) -> None:
-    """Another process puts the next checkpoint twice: the second time, it has a later number than the hint expects."""
+    """Another process stores the next checkpoint twice, so its number is later."""
     ours, theirs = SqliteStore(), SqliteStore()
     saver.engine.run(ours.write_entry(entry("t", "1")))
     for _ in range(2):
@@ -197,7 +197,7 @@ def test_a_put_that_was_rolled_back_leaves_no_hint(tmp_path: Path, saver: Sqlite
 
 
 def test_a_backup_that_was_restored_below_a_running_process(tmp_path: Path, saver: SqliteSaver) -> None:
-    """Ids that this process remembers are those of other threads then, or of none."""
+    """The ids that this process remembers then belong to other threads, or to none."""
     path, ours, theirs = tmp_path / "keel.db", SqliteStore(), SqliteStore()
     saver.engine.run(ours.write_entry(entry("t", "1")))
     with closing(sqlite3.connect(path)) as live, closing(sqlite3.connect(tmp_path / "backup.db")) as backup:
@@ -231,7 +231,7 @@ def test_a_forked_child_and_its_parent_continue_one_thread(saver: SqliteSaver) -
 
 def test_hints_do_not_grow_without_end(saver: SqliteSaver) -> None:
     store = SqliteStore()
-    hints: dict[Any, Any] = store._hints  # private: how much is remembered shows nowhere else
+    hints: dict[Any, Any] = store._hints  # private: the only place that shows how much is remembered
     hints.update(dict.fromkeys(((f"{n}", "") for n in range(MOST_HINTS)), None))
     saver.engine.run(store.write_entry(entry("t", "1")))
     assert [*hints] == [("t", "")]

@@ -1,4 +1,4 @@
-"""`saver.check()` on every backend: a sound store is clean, and damage that any reader would meet is found."""
+"""`saver.check()` on every backend: a sound store is clean, visible damage found."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_sound_store_is_clean_and_stays_as_it_is(stored: Place) -> None:
         assert [each for each in saver.check(lambda done, total: told.append(done)) if each.kind != "harmless"] == []
         assert list(saver.threads()) == threads
     assert told[-1] == len(threads)
-    with stored.open(read_only=True) as saver:  # that does not know the classes of the program
+    with stored.open(read_only=True) as saver:  # without the classes of the program
         assert [each for each in saver.check() if each.kind != "harmless"] == []
 
 
@@ -68,7 +68,7 @@ def test_damage_that_a_reader_meets_is_found(stored: Place) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stored", ["sqlite", "postgres", "redis"], indirect=True)  # where cells are in columns
 def test_a_body_that_is_gone_is_found(stored: Place) -> None:
-    """Most records have none; of the others none may be missing."""
+    """Most records have none; no existing body may be missing."""
     with stored.open(read_only=True) as saver:
         threads = [each.thread_id for each in saver.threads()]
     missed = []
@@ -84,7 +84,7 @@ def test_a_body_that_is_gone_is_found(stored: Place) -> None:
 
 
 def lose_from_index(place: Place) -> None:
-    """Take a thread out of what threads are listed by; its checkpoints stay."""
+    """Remove a thread from the list of threads, but keep its checkpoints."""
     if place.kind == "sqlite":
         with sqlite3.connect(place.url.removeprefix("sqlite:///")) as connection:
             for table in ("threads", "thread_index"):
@@ -99,7 +99,7 @@ def lose_from_index(place: Place) -> None:
                     client.zrem(key, *([member] if b"chat" in member else []) or [b"nobody"])
 
 
-# Of files, the directory is the list of threads.
+# A file store lists its directory.
 @pytest.mark.parametrize("stored", ["sqlite", "postgres", "redis"], indirect=True)
 def test_a_thread_that_no_list_names_is_found(stored: Place) -> None:
     lose_from_index(stored)
@@ -142,7 +142,7 @@ def test_rows_of_postgres_that_hold_the_same_items_are_an_error(stored: Place) -
 
 
 def run_commands(client: Any, advice: str) -> None:
-    """Do what an advice says to type into redis-cli."""
+    """Run the commands of an advice for redis-cli."""
     for command in advice.partition(": ")[2].split(": ")[0].split("; "):
         words = [word.strip('"') for word in re.findall(r'"[^"]*"|[^ ]+', command)]
         client.execute_command(*(word.encode().decode("unicode_escape").encode("latin-1") for word in words))
@@ -226,7 +226,10 @@ def test_a_damaged_page_of_sqlite_is_named(stored: Place) -> None:
 
 
 def test_a_row_that_seems_to_be_sealed_is_damage(tmp_path: Path) -> None:
-    """Its first byte says which sort of frame it is; of a store that is sealed all rows say so."""
+    """Its first byte gives the kind of its frame.
+
+    In a sealed store, all rows have that kind.
+    """
     path = tmp_path / "agent.db"
     with SqliteSaver(path) as saver:
         config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
@@ -265,7 +268,7 @@ def test_an_index_of_threads_that_is_wrong_is_found_and_can_be_thrown_away(tmp_p
         assert [finding for finding in saver.check() if "wrong entries in the list" in finding.message]
         session = saver.engine.session
         named = saver.engine.run(session.store.read_threads(Page(None, 10)))
-        assert [info.thread_id for info, _ in named] == listed  # whoever must not miss one does not read the index
+        assert [info.thread_id for info, _ in named] == listed  # callers that must not miss one do not use the index
     with connection:
         connection.execute("DROP TABLE thread_index")
     connection.close()

@@ -1,4 +1,4 @@
-"""A hot store before a cold one: what it asks of which, what a hot store can do wrong, and that nothing stays in it."""
+"""A hot store before a cold one: trips, faults of the hot store, complete removal."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SECRET = "the secret of Ada Lovelace"
 
 
 class Trips(Tap):
-    """Names the store that each request goes to, and what that has replied."""
+    """Records the store of each request, and its reply."""
 
     def __init__(self) -> None:
         self.names = ""
@@ -82,7 +82,7 @@ def pair() -> TieredUnderTest:
 
 
 def follow(saver: KeelSaver, values: Any, thread: str = "t") -> None:
-    """Put a checkpoint after the latest one, as a run does that has read it."""
+    """Store a checkpoint after the latest one, as a run that has read it does."""
     found = saver.get_tuple(config_for(thread))
     config = found.config if found else {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
     number = int(found.checkpoint["id"]) + 1 if found else 1
@@ -104,25 +104,25 @@ def test_which_store_is_asked_for_what(pair: TieredUnderTest, kind: str) -> None
     ours = with_tap(pair.open(), trips)
     config = face.put(config_for("t"), checkpoint_of("1", {"list": chat(40)}))
     face.put_writes(config, [("a", 1)], "task")
-    assert trips.taken() == "cc"  # nobody has read it, so there is no copy
+    assert trips.taken() == "cc"  # there is no copy before the first read
     face.read(config_for("t"))
     face.read(config)
-    assert trips.taken() == "hcc"  # somebody could have begun a chain, of the latest
+    assert trips.taken() == "hcc"  # another process could have started a chain, of the latest
     ours, first = with_tap(pair.open(), trips), ours
     face.read(config_for("t"))
-    assert trips.taken() == "hchc"  # not there: a chain is begun, and the cold store is asked once more
+    assert trips.taken() == "hchc"  # not found: a chain is started, and the cold store is asked once more
     ours = with_tap(pair.open(), trips)
     assert face.read(config_for("t")).pending_writes == [("task", "a", 1)]
-    assert trips.taken() == "hcc"  # is it the latest? and is it a copy of that very entry?
+    assert trips.taken() == "hcc"  # checks that it is the latest, and a copy of that very entry
     config = face.put(config, checkpoint_of("2", {"list": chat(41)}))
-    assert trips.taken() == "ch"  # who knows the chain adds to it
+    assert trips.taken() == "ch"  # a process that knows the chain adds to it
     face.read(config_for("t"))
-    assert trips.taken() == "hc"  # and has compared the header already
+    assert trips.taken() == "hc"  # it has already compared the header
     ours = first
     config = face.put(face.read(config_for("t")).config, checkpoint_of("3", {"list": chat(42)}))
-    assert trips.taken() == "hccch"  # who does not, reads it first
+    assert trips.taken() == "hccch"  # a process that does not know the chain reads it first
     face.delete_thread("t")
-    assert trips.taken() == "chch"  # is a person on hold?
+    assert trips.taken() == "chch"  # asks whether a person is on hold
     assert face.get_tuple(config_for("t")) is None
     face.close()
 
@@ -153,7 +153,7 @@ def test_what_is_light_is_left_to_the_cold_store(kind: str) -> None:
 
 
 def test_no_verb_of_a_store_goes_by() -> None:
-    """What the base class hands on removes nothing that the hot store may have, and reads no latest entry."""
+    """Inherited verbs neither remove data of the hot store nor read a latest entry."""
     verbs = {name for name in vars(Store) if not name.startswith("_")}
     assert verbs - vars(TieredStore).keys() == {
         *("copy_thread", "find_cells", "find_runs", "list_cells", "list_kinds", "list_strays", "list_tenants"),
@@ -202,7 +202,7 @@ def test_what_is_too_heavy_is_not_copied(pair: TieredUnderTest, monkeypatch: pyt
     assert 0 < sum(map(len, pair.copies())) < 2000
 
 
-# -- a hot store that is wrong -----------------------------------------------------------------------------------------
+# -- a faulty hot store ------------------------------------------------------------------------------------------------
 
 
 def test_a_hot_store_may_be_flushed_at_any_time(pair: TieredUnderTest) -> None:
@@ -234,7 +234,10 @@ def test_a_hot_store_may_be_put_back_to_an_earlier_time(redis_server: RedisServe
 
 
 def restored(store: type[TieredStore], directory: Path) -> bool:
-    """Whether what a cold store lost, as it was restored from a backup, is not read; it counts on from the backup."""
+    """Return whether entries are ignored that a restored cold store has lost.
+
+    The cold store continues its numbers from the backup.
+    """
     pair = TieredUnderTest(MemoryUnderTest(), SqliteUnderTest(str(directory / "cold.db")), store)
     put(pair.open(), "other", "of another thread", "1")
     pair.cold.close()
@@ -252,7 +255,10 @@ def restored(store: type[TieredStore], directory: Path) -> bool:
 
 
 def falls_back(store: type[TieredStore], directory: Path) -> bool:
-    """Whether nothing of a chain is shown whose end a cold store has lost in front of a process that lives on."""
+    """Return whether a chain is ignored whose end the cold store has lost.
+
+    A process that knows the end lives on.
+    """
     pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
     saver = pair.open()
 
@@ -260,7 +266,7 @@ def falls_back(store: type[TieredStore], directory: Path) -> bool:
         saver.put(config_for("t", parent), checkpoint_of(name, {"list": said}), METADATA, {})
 
     add(None, "4", ["a" * 300])
-    driver_of_cold = pair.cold._driver  # private: its state is put back, as by a failover to a replica that was behind
+    driver_of_cold = pair.cold._driver  # private: its state is reset, as by a failover to a lagging replica
     kept = copy.deepcopy(driver_of_cold.state)
     saver = pair.open()
     latest(saver)
@@ -275,7 +281,7 @@ def falls_back(store: type[TieredStore], directory: Path) -> bool:
 
 
 def links_of(pair: TieredUnderTest, thread: str) -> dict[int, Row]:
-    """The links of a chain in a hot store in memory, to be changed."""
+    """Return the links of a chain in a hot store in memory, to be changed."""
     links: dict[int, Row] = pair.hot.open().engine.driver.send(
         lambda state: state.tenants[store.TENANT][thread].logs["", LOG].rows
     )
@@ -283,7 +289,7 @@ def links_of(pair: TieredUnderTest, thread: str) -> dict[int, Row]:
 
 
 def damaged(store: type[TieredStore], directory: Path) -> bool:
-    """Whether nothing of a chain is read whose links do not belong together."""
+    """Return whether a chain is ignored whose links do not belong together."""
     pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
     saver = pair.open()
     for thread in ("t", "u"):
@@ -296,7 +302,7 @@ def damaged(store: type[TieredStore], directory: Path) -> bool:
 
 
 def bits(store: type[TieredStore], directory: Path) -> bool:
-    """Whether nothing is read in which a bit has turned over."""
+    """Return whether a link with a flipped bit is ignored."""
     pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
     follow(pair.open(), {"list": chat(5)})
     latest(pair.open())
@@ -307,11 +313,11 @@ def bits(store: type[TieredStore], directory: Path) -> bool:
     return bool(latest(pair.open()) == latest(pair.open()) == exact({"list": chat(5)}))
 
 
-# -- what is removed -------------------------------------------------------------------------------------------------
+# -- removal ---------------------------------------------------------------------------------------------------------
 
 
 def remnants(store: type[TieredStore], directory: Path) -> bool:
-    """Whether nothing that was removed stays in the hot store, nor is read, whatever removes it."""
+    """Return whether removed data leaves the hot store, for each kind of removal."""
     removals: list[Callable[[KeelSaver], object]] = [
         lambda saver: saver.delete_thread("t"),
         lambda saver: saver.delete_for_runs(["run"]),
@@ -332,12 +338,12 @@ def remnants(store: type[TieredStore], directory: Path) -> bool:
 
 
 def holds(pair: TieredUnderTest) -> bool:
-    """Whether the hot store holds what is secret, in any of its entries."""
+    """Return whether the hot store contains the secret, in any of its entries."""
     return any(SECRET.encode() in part for part in pair.copies())
 
 
 def races(store: type[TieredStore], directory: Path) -> bool:
-    """Whether nothing stays in the hot store when a thread is deleted while others read it, or put to it."""
+    """Return whether deletions that race with reads or writes empty the hot store."""
 
     def read(pair: TieredUnderTest) -> Callable[[KeelSaver], object]:
         return lambda saver: saver.get_tuple(config_for("t"))
@@ -372,12 +378,12 @@ def races(store: type[TieredStore], directory: Path) -> bool:
 
 
 def latest_behind(pair: TieredUnderTest) -> Any:
-    """What the cold store has, read without the hot one."""
+    """Return the latest value in the cold store, read without the hot one."""
     return latest(pair.cold.open())
 
 
 def dies(store: type[TieredStore], directory: Path) -> bool:
-    """Whether nothing stays in the hot store of what is gone from the cold one, wherever a deletion breaks off."""
+    """Return whether an interrupted deletion leaves no deleted data in the hot store."""
     for trip, lost_reply in product(range(4), (False, True)):
         pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
         put(pair.open(), "t", SECRET, "1")
@@ -391,7 +397,7 @@ def dies(store: type[TieredStore], directory: Path) -> bool:
 
 
 def breaks(store: type[TieredStore], directory: Path) -> bool:
-    """Whether nothing stays in the hot store when a read breaks off after a thread was deleted in the middle of it."""
+    """Return whether an interrupted read during a deletion leaves no data behind."""
     for meanwhile, trip, lost_reply in product(range(4), range(1, 4), (False, True)):
         pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
         put(pair.open(), "t", SECRET, "1")
@@ -404,7 +410,7 @@ def breaks(store: type[TieredStore], directory: Path) -> bool:
 
 
 class LeavesWhatBreaks(TieredStore):
-    """Leaves a chain that it could not look at any more."""
+    """Leaves a chain if the check of it failed."""
 
     def _begin(self, address: Any, found: Any, *, replaces: bool) -> Any:
         begun = super()._begin(address, found, replaces=replaces)
@@ -415,7 +421,7 @@ class LeavesWhatBreaks(TieredStore):
 
 
 def stale(store: type[TieredStore], directory: Path) -> bool:
-    """Whether what was put by a process that knows no chain, or written by a task, is read."""
+    """Return whether writes by a task, or by a process that knows no chain, are read."""
     pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
     put(pair.open(), "t", "old", "1")
     latest(pair.open())
@@ -428,7 +434,10 @@ def stale(store: type[TieredStore], directory: Path) -> bool:
 
 
 def rivals(store: type[TieredStore], directory: Path) -> bool:
-    """Whether two processes that put in turn, each on what it knows of the chain, are read as they have put."""
+    """Return whether two processes that write in turn are read correctly.
+
+    Each writes by its own knowledge of the chain.
+    """
     pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
     one, other, third = pair.open(), pair.open(), pair.open()
     follow(one, {"list": chat(1)})
@@ -442,7 +451,7 @@ def rivals(store: type[TieredStore], directory: Path) -> bool:
 
 
 class BelievesTheHot(TieredStore):
-    """Takes what the hot store has for the latest."""
+    """Treats the hot store's entry as the latest."""
 
     def read_entry(self, address: Any, known: Any = None) -> Any:
         kept = yield from self._try(self.hot.read_entry(address.at(chains.ID)))
@@ -452,7 +461,7 @@ class BelievesTheHot(TieredStore):
 
 
 class BelievesStamps(TieredStore):
-    """Takes an entry of the same stamp for the same one."""
+    """Treats entries with equal stamps as the same one."""
 
     def _is_copy(self, copied: Any) -> Any:
         yield from ()
@@ -460,14 +469,14 @@ class BelievesStamps(TieredStore):
 
 
 class ForgetsNothing(TieredStore):
-    """Leaves what was removed in the hot store."""
+    """Leaves removed data in the hot store."""
 
     def _remove(self, thread_id: str, removal: Any) -> Any:
         return removal
 
 
 class ForgetsBefore(TieredStore):
-    """Takes a thread out of the hot store only before it is removed."""
+    """Removes a thread from the hot store only before the cold one."""
 
     def _remove(self, thread_id: str, removal: Any) -> Any:
         yield from self._forget(thread_id, "")
@@ -475,7 +484,7 @@ class ForgetsBefore(TieredStore):
 
 
 class ForgetsAfterwards(TieredStore):
-    """Takes a thread out of the hot store only after it was removed."""
+    """Removes a thread from the hot store only after the cold one."""
 
     def _remove(self, thread_id: str, removal: Any) -> Any:
         result = yield from removal
@@ -484,7 +493,7 @@ class ForgetsAfterwards(TieredStore):
 
 
 class NeverLooksAgain(TieredStore):
-    """Begins a chain without a look at the cold store afterwards."""
+    """Starts a chain without checking the cold store afterwards."""
 
     def _begin(self, address: Any, found: Any, *, replaces: bool) -> Any:
         for request in (begun := super()._begin(address, found, replaces=replaces)):
@@ -500,7 +509,7 @@ class NeverLooksAgain(TieredStore):
 
 
 class AddsToAnyChain(TieredStore):
-    """Adds a link to whatever chain is there."""
+    """Adds a link to any existing chain."""
 
     def _extend(self, chain: Any, new: Any, stored: Any) -> Any:
         kept = yield from self._try(self.hot.read_entry(new.address.at(chains.ID)))
@@ -513,7 +522,7 @@ class AddsToAnyChain(TieredStore):
 
 
 class AddsWhatHasNoBase(TieredStore):
-    """Adds what shows nothing of a chain to it, whatever has become of its end."""
+    """Adds an entry without a base to a chain, even if the chain's end has changed."""
 
     def write_entry(self, new: Any) -> Any:
         chain = self._chains.get((new.address.thread_id, new.address.checkpoint_ns))
@@ -554,7 +563,7 @@ def test_a_prune_leaves_nothing_of_what_it_removed(pair: TieredUnderTest) -> Non
     follow(saver, {"list": [SECRET, *chat(3)]})
     latest(saver := pair.open())
     follow(saver, {"list": chat(3)})
-    assert holds(pair)  # a link of the chain has what the entry before has shown
+    assert holds(pair)  # a link of the chain contains the previous entry's value
     saver.prune(["t"])
     assert not holds(pair)
     assert latest(pair.open()) == latest(saver) == exact({"list": chat(3)})
@@ -564,7 +573,7 @@ def test_a_prune_leaves_nothing_of_what_it_removed(pair: TieredUnderTest) -> Non
     assert latest(pair.open(), "u") == exact({"list": [SECRET]})
 
 
-# -- a hot store that is away ------------------------------------------------------------------------------------------
+# -- an absent hot store ---------------------------------------------------------------------------------------------
 
 
 def test_a_hot_store_that_is_away_costs_no_turn(
@@ -612,7 +621,10 @@ def test_a_cold_store_that_is_away_is_named(pair: TieredUnderTest, tmp_path: Pat
 def test_a_hot_store_that_is_flushed_killed_and_put_back_at_random_moments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No acknowledged put is lost, and each read shows the head, by two savers that put and read in turn."""
+    """Two savers write and read in turn.
+
+    No acknowledged write is lost, and each read returns the head.
+    """
     monkeypatch.setattr(driver, "PAUSE", 0.01)
     chance = random.Random(sized(1, 1, None))
     moments, ended = sized(3, 12, 500), threading.Event()
@@ -644,7 +656,7 @@ def said(number: int | None) -> Any:
 
 
 def disturb(server: RedisServer, chance: random.Random, moments: int, ended: threading.Event) -> int:
-    """Flush the server, kill it, or start it again with a snapshot of an earlier time, so many times."""
+    """Flush, kill, or reset the server to an earlier snapshot, `moments` times."""
     saved = server.directory / "dump.rdb"
     kept = server.directory / "kept.rdb"
     for _ in range(moments):
@@ -665,7 +677,7 @@ def disturb(server: RedisServer, chance: random.Random, moments: int, ended: thr
     return moments
 
 
-# -- beside others ---------------------------------------------------------------------------------------------------
+# -- with other features -----------------------------------------------------------------------------------------------
 
 
 def test_threads_that_stand_in_the_hot_store_already_are_nobodys_business(
@@ -743,7 +755,7 @@ def test_threads_move_in_from_elsewhere(tmp_path: Path) -> None:
             TieredSaver(hot=MemorySaver(), cold=SqliteSaver(tmp_path / "cold.db", moving_from=old.url))
 
 
-# -- open it ---------------------------------------------------------------------------------------------------------
+# -- opening it --------------------------------------------------------------------------------------------------------
 
 
 def test_it_is_opened_by_url(redis_server: RedisServer, tmp_path: Path) -> None:
@@ -844,7 +856,10 @@ async def test_it_is_closed_by_a_loop(redis_server: RedisServer, postgres_server
 
 
 class TwoColdStores:
-    """Cold stores on SQLite, where stamps begin at 1 in every file, before one hot store; the state is in items."""
+    """Cold stores on SQLite, each with stamps from 1, before one hot store.
+
+    The state is in items.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -855,13 +870,13 @@ class TwoColdStores:
 
     def put(self, cold: str, text: str, number: int) -> None:
         before = config_for("t", f"{number - 1}" if number > 1 else None)
-        # Nothing of it but the items tells one from the other: not even the time.
+        # Only the items distinguish one from the other, not even the time.
         values: Any = {"v": [f"{text} {nth} ".ljust(500, "x") for nth in range(30)]}
         with self.open(cold) as saver:
             saver.put(before, checkpoint_of(f"{number}", values), METADATA, {"v": number})
 
     def read(self, cold: str) -> set[str]:
-        """What savers read of it: the second one has the copy that the first one has made."""
+        """Return the values that two savers read: the second has the first one's copy."""
         found = set()
         for _ in range(2):
             with self.open(cold) as saver:
@@ -901,7 +916,7 @@ def test_a_process_that_knows_an_entry_adds_to_no_chain_of_another_store(tmp_pat
         first = saver.put(config_for("t"), checkpoint_of("1", {"v": ["x " + "x" * 500] * 30}), METADATA, {"v": 1})
         stores.put("y", "y", 1)
         assert stores.read("y") == {"y"}
-        saver.get_tuple(config_for("t"))  # it looks whether there is a chain
+        saver.get_tuple(config_for("t"))  # it checks whether there is a chain
         saver.put(first, checkpoint_of("2", {"v": ["x " + "x" * 500] * 31}), METADATA, {"v": 2})
     assert stores.read("x") == {"x"}
     assert stores.read("y") == {"y"}

@@ -1,4 +1,4 @@
-"""Stores that are wrong on purpose, each in one clause of the contract: the contract must catch every one."""
+"""Stores that each violate one clause of the contract, which must detect them all."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""Run the whole contract on wrong stores, and print which tests fail on each.
+"""Run the whole contract on broken stores, and print the tests that fail on each.
 
 `python tests/write.py catching [STORE ...]`
 """

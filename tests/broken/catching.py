@@ -1,4 +1,4 @@
-"""Which test of the contract a store fails that is wrong on purpose. Others may fail, too.
+"""The test of the contract that each broken store fails. Others may fail, too.
 
 `python tests/write.py catching` finds them, for a store that is new.
 """

@@ -17,7 +17,7 @@ Searched = StorePlan[Request, Any, Page]
 
 
 class TheLastSwapWins(MemoryStore):
-    """Replaces what a cell holds, whatever it is."""
+    """Replaces the content of a cell without comparing it."""
 
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> OneSwap:
         def token(state: State) -> str | None:
@@ -30,7 +30,7 @@ class TheLastSwapWins(MemoryStore):
 
 
 class AnEmptyCellIsOpenToAll(MemoryStore):
-    """Fills an empty cell for a caller who thinks that it holds something: one that was too slow."""
+    """Fills an empty cell although the caller expects content: the caller is too late."""
 
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> OneSwap:
         swapped = yield from super().swap_cell(shelf, key, expected, new)
@@ -40,7 +40,7 @@ class AnEmptyCellIsOpenToAll(MemoryStore):
 
 
 class ARequestSentAgainIsRefused(MemoryStore):
-    """Does not know its own request when it comes again."""
+    """Does not recognize its own request when it is sent again."""
 
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> OneSwap:
         before = yield from super().read_cells(shelf, [key])
@@ -51,7 +51,7 @@ class ARequestSentAgainIsRefused(MemoryStore):
 
 
 class ARefusalTellsNothing(MemoryStore):
-    """Does not say what a cell holds instead."""
+    """Does not return the cell's actual content with a refusal."""
 
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> OneSwap:
         swapped = yield from super().swap_cell(shelf, key, expected, new)
@@ -59,7 +59,7 @@ class ARefusalTellsNothing(MemoryStore):
 
 
 class RenewingKeepsTheContent(MemoryStore):
-    """Takes a swap that keeps its token for one that came again."""
+    """Mistakes a swap that keeps its token for one that was sent again."""
 
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> OneSwap:
         if new is not None and new.token == expected:
@@ -70,7 +70,7 @@ class RenewingKeepsTheContent(MemoryStore):
 
 
 class PagesHaveBodies(MemoryStore):
-    """Lists cells with all that they hold."""
+    """Lists cells with their bodies."""
 
     def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> StorePlan[Request, Any, Page]:
         page = yield from super().list_cells(shelf, prefix, after, limit)
@@ -79,7 +79,7 @@ class PagesHaveBodies(MemoryStore):
 
 
 class PagesAreInTheOrderOfWriting(MemoryStore):
-    """Lists cells as they came."""
+    """Lists cells in the order of writing."""
 
     def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> StorePlan[Request, Any, Page]:
         def listed(state: State) -> Page:
@@ -92,7 +92,7 @@ class PagesAreInTheOrderOfWriting(MemoryStore):
 
 
 class RemovesWhatHasChanged(MemoryStore):
-    """Empties cells, whatever they hold by now."""
+    """Empties cells even if they have changed."""
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Request, Any, int]:
         cells = yield from super().read_cells(shelf, list(tokens))
@@ -157,7 +157,7 @@ class WritesAreNoStrays(MemoryStore):
 
 
 class WhoSharesIsNoStray(MemoryStore):
-    """Does not look whose shared cells are."""
+    """Does not find strays through shared cells."""
 
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Any, Sequence[str]]:
         strays = yield from super().list_strays(after, 1000)
@@ -166,7 +166,7 @@ class WhoSharesIsNoStray(MemoryStore):
 
 
 class WhatHasCellsIsAStray(MemoryStore):
-    """Takes a thread with cells for a stray, whatever else it has."""
+    """Treats a thread with cells as a stray, even if it has checkpoints."""
 
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Any, Sequence[str]]:
         names: set[str] = yield lambda state: state.threads_with_cells()
@@ -174,7 +174,7 @@ class WhatHasCellsIsAStray(MemoryStore):
 
 
 class SeveralSwapsForgetWhatIsExpected(MemoryStore):
-    """Writes each cell of several, whatever it holds."""
+    """Writes each of several cells without comparing it."""
 
     def swap_cells(self, shelf: Shelf, swaps: Sequence[Swap]) -> StorePlan[Request, Any, Sequence[Swapped]]:
         there = yield from super().read_cells(shelf, [key for key, _, _ in swaps])
@@ -184,7 +184,7 @@ class SeveralSwapsForgetWhatIsExpected(MemoryStore):
 
 
 class OneRefusalStopsTheOthers(MemoryStore):
-    """Carries out several swaps only as far as the first one that is refused."""
+    """Stops several swaps at the first one that is refused."""
 
     def swap_cells(self, shelf: Shelf, swaps: Sequence[Swap]) -> StorePlan[Request, Any, Sequence[Swapped]]:
         replies: list[Swapped] = []
@@ -195,7 +195,7 @@ class OneRefusalStopsTheOthers(MemoryStore):
 
 
 class SearchesNarrowTooMuch(MemoryStore):
-    """Takes the first of a cell's marks for all of them."""
+    """Treats a cell's first mark as its only one."""
 
     def find_cells(self, shelf: Shelf, search: Search) -> Searched:
         page = yield from super().find_cells(shelf, replace(search, marks=()))
@@ -212,7 +212,7 @@ class SearchesSortByKey(MemoryStore):
 
 
 class SearchesFindTheFirstRank(MemoryStore):
-    """Keeps a cell where it was when it was written first."""
+    """Keeps the rank that a cell had at its first write."""
 
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> OneSwap:
         there = yield from super().read_cells(shelf, [key])
@@ -222,7 +222,7 @@ class SearchesFindTheFirstRank(MemoryStore):
 
 
 class GroupsAreShownTwice(MemoryStore):
-    """Begins a page of groups with the group that the page before ended with."""
+    """Begins a page of groups with the last group of the page before."""
 
     def find_cells(self, shelf: Shelf, search: Search) -> Searched:
         if search.is_grouped and search.after and len(search.after[1]) > 64:

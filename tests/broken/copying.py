@@ -42,7 +42,7 @@ class CopyForgetsBranches(MemoryStore):
 
 
 class CopyWritesOver(MemoryStore):
-    """Copies onto a thread that is there."""
+    """Copies onto a thread that exists."""
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Copying:
         def copy(state: State) -> CopyOutcome:
@@ -109,7 +109,7 @@ class WhatIsGoneMeansAll(MemoryStore):
 
 
 class WhatIsGoneIsNotTold(MemoryStore):
-    """Copies nothing if the entry is gone, and says that it has."""
+    """Copies nothing if the entry is gone, and reports success."""
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Copying:
         outcome = yield from super().copy_thread(source, target, upto)
@@ -131,7 +131,7 @@ class GhostsAreCutAt(MemoryStore):
 
 
 class TheCutKeepsItsHeader(MemoryStore):
-    """Leaves the header of the entry as it was."""
+    """Leaves the header of the entry unchanged."""
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Copying:
         def copy(state: State) -> CopyOutcome:
@@ -145,7 +145,7 @@ class TheCutKeepsItsHeader(MemoryStore):
 
 
 class TheCutKeepsItsWrites(Altered):
-    """Copies the writes of the entry itself, whose step is to run anew."""
+    """Copies the writes of the entry itself, whose step must run again."""
 
     def alter(self, source: Thread, target: Thread, last: Record) -> None:
         key = last.entry.address.checkpoint_ns, str(last.entry.address.checkpoint_id)
@@ -169,14 +169,14 @@ class TheCutCopiesOrphans(Altered):
 
 
 class TheCutStaysABranch(Altered):
-    """Leaves the entry off the trunk if it was."""
+    """Leaves the entry off the trunk if it was off before."""
 
     def alter(self, source: Thread, target: Thread, last: Record) -> None:
         next(reversed(target.records.values())).trunk = last.trunk
 
 
 class TheCutGoesByIds(Altered):
-    """Leaves out entries with greater ids that were put before."""
+    """Omits entries with greater ids that were stored before."""
 
     def alter(self, source: Thread, target: Thread, last: Record) -> None:
         for stamp, record in list(target.records.items()):
@@ -194,7 +194,7 @@ class TheCutIsOfOneNamespace(Altered):
 
 
 class TheCutIsOfItsAncestors(Altered):
-    """Copies only what the entry descends from, and other namespaces."""
+    """Copies only the ancestors of the entry, and other namespaces."""
 
     def alter(self, source: Thread, target: Thread, last: Record) -> None:
         kept: set[str | None] = set()
@@ -210,7 +210,7 @@ class TheCutIsOfItsAncestors(Altered):
 
 
 class TheCutLosesGhosts(Altered):
-    """Copies nothing that cannot be seen."""
+    """Does not copy ghosts."""
 
     def alter(self, source: Thread, target: Thread, last: Record) -> None:
         for stamp in [stamp for stamp, record in target.records.items() if record.ghost]:
@@ -218,7 +218,7 @@ class TheCutLosesGhosts(Altered):
 
 
 class TheCutShowsGhosts(Altered):
-    """Copies ghosts as entries like any other."""
+    """Copies ghosts as ordinary entries."""
 
     def alter(self, source: Thread, target: Thread, last: Record) -> None:
         for record in target.records.values():
@@ -226,7 +226,7 @@ class TheCutShowsGhosts(Altered):
 
 
 class TheCutLosesARow(Altered):
-    """Leaves out the last row of each log."""
+    """Omits the last row of each log."""
 
     def alter(self, source: Thread, target: Thread, last: Record) -> None:
         for log in target.logs.values():

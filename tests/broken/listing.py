@@ -1,4 +1,4 @@
-"""Stores whose lists of threads are narrowed by too much."""
+"""Stores whose thread lists are filtered wrongly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langgraph_keel.engine.records import Batch, Entry, NewEntry, Outcome, Store
 
 
 class MarksOfTheFirstPut(MemoryStore):
-    """Finds a thread for ever by what its first checkpoint has brought."""
+    """Forever finds a thread by the marks of its first checkpoint."""
 
     def _write(self, state: State, new: NewEntry) -> Outcome:
         known = state.marks.get(new.address.thread_id)
@@ -25,7 +25,7 @@ class MarksOfTheFirstPut(MemoryStore):
 
 
 class ClocksMoveThreadsBack(MemoryStore):
-    """A thread was put to when its newest checkpoint says that it was made."""
+    """Dates the last write to a thread by its newest checkpoint's clock."""
 
     def _write(self, state: State, new: NewEntry) -> Outcome:
         outcome = super()._write(state, new)
@@ -35,7 +35,7 @@ class ClocksMoveThreadsBack(MemoryStore):
 
 
 class MarksOfSubgraphs(MemoryStore):
-    """Finds a thread by what is put last, in whichever namespace."""
+    """Finds a thread by its latest checkpoint in any namespace."""
 
     def _write(self, state: State, new: NewEntry) -> Outcome:
         outcome = super()._write(state, new)
@@ -45,14 +45,14 @@ class MarksOfSubgraphs(MemoryStore):
 
 
 class WritesAreNotFound(MemoryStore):
-    """Does not keep what tasks add."""
+    """Does not keep the marks that tasks add."""
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Any, None]:
         return super().write_batch(address, replace(batch, terms=()))
 
 
 class EarlyWritesAreNotFound(MemoryStore):
-    """Keeps what tasks add only where the checkpoint is there already."""
+    """Keeps the marks that tasks add only if the checkpoint exists already."""
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Any, None]:
         found = yield from super().read_entry(address)
@@ -60,7 +60,7 @@ class EarlyWritesAreNotFound(MemoryStore):
 
 
 class TheLastWriteOnly(MemoryStore):
-    """Forgets what other tasks have added to the same checkpoint."""
+    """Forgets the marks that other tasks have added to the same checkpoint."""
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Any, None]:
         def forget(state: State) -> None:
@@ -72,7 +72,7 @@ class TheLastWriteOnly(MemoryStore):
 
 
 class MarksOutliveTheHead(MemoryStore):
-    """Finds a thread by what a checkpoint has brought that is gone."""
+    """Finds a thread by the marks of a removed checkpoint."""
 
     def _is_found(self, state: State, info: ThreadInfo, head: Entry | None, terms: Sequence[str]) -> bool:
         _, marks = state.marks.get(info.thread_id, (None, ()))

@@ -13,7 +13,7 @@ from langgraph_keel.engine.records import Entry, Found, Query, Stamp, Unchanged
 
 
 class LastWriteWins(MemoryStore):
-    """Returns batches newest first, so that the last regular write counts instead of the first."""
+    """Returns batches newest first, so that the last regular write counts."""
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
         found = yield from super().read_entry(address, known)
@@ -21,7 +21,7 @@ class LastWriteWins(MemoryStore):
 
 
 class HeadByGreatestId(MemoryStore):
-    """Takes the greatest id for the latest."""
+    """Treats the greatest id as the latest."""
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
         if address.checkpoint_id is None:
@@ -39,7 +39,7 @@ def _greatest(state: State, address: Address) -> str | None:
 
 
 class UnknownIdsMeanTheLatest(MemoryStore):
-    """Returns the head where the named entry does not exist."""
+    """Returns the head if the named entry does not exist."""
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
         def read(state: State) -> Any:
@@ -52,7 +52,7 @@ class UnknownIdsMeanTheLatest(MemoryStore):
 
 
 class WhatIsKnownStaysSo(MemoryStore):
-    """Says of an entry that the asker knows that it still is what is asked for, without a look."""
+    """Reports every entry that the caller knows as unchanged, without a check."""
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
         found = yield from super().read_entry(address)
@@ -60,7 +60,7 @@ class WhatIsKnownStaysSo(MemoryStore):
 
 
 class WhatIsKnownHasNoNewWrites(MemoryStore):
-    """Returns no writes beside an entry that the asker knows."""
+    """Returns no writes for an entry that the caller knows."""
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
         found = yield from super().read_entry(address, known)
@@ -68,7 +68,7 @@ class WhatIsKnownHasNoNewWrites(MemoryStore):
 
 
 class WhatIsKnownKeepsItsParent(MemoryStore):
-    """Names the parent of an entry that the asker knows, though it was removed."""
+    """Returns the parent of an entry that the caller knows, though it was removed."""
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
         found = yield from super().read_entry(address, known)
@@ -79,7 +79,7 @@ class WhatIsKnownKeepsItsParent(MemoryStore):
 
 
 class LosesTheLastRow(MemoryStore):
-    """Returns one row too few where there are many."""
+    """Returns one row too few if there are many."""
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
         found = yield from super().read_entry(address, known)
@@ -90,7 +90,7 @@ class LosesTheLastRow(MemoryStore):
 
 
 class KnowsWholeEntriesOnly(MemoryStore):
-    """Reads no rows of an entry from which refs were taken out."""
+    """Reads no rows of an entry from which refs were removed."""
 
     def read_values(self, entries: Sequence[Entry]) -> StorePlan[Request, Any, Sequence[Found]]:
         found = yield from super().read_values(entries)
@@ -125,7 +125,7 @@ class BeforeIncludesTheBound(MemoryStore):
 
 
 class BeforeComparesIds(MemoryStore):
-    """Takes "put before" for "has a smaller id"."""
+    """Treats "stored before" as "has a smaller id"."""
 
     def scan(self, query: Query) -> StorePlan[Request, Any, Sequence[Entry]]:
         entries = yield from super().scan(replace(query, before=None))
@@ -141,7 +141,7 @@ class ScansInOrderOfIds(MemoryStore):
 
 
 class NoNamespaceIsTheRoot(MemoryStore):
-    """Lists the root namespace where all of them are meant."""
+    """Lists only the root namespace if all are requested."""
 
     def scan(self, query: Query) -> StorePlan[Request, Any, Sequence[Entry]]:
         entries = yield from super().scan(replace(query, checkpoint_ns=query.checkpoint_ns or ""))
@@ -149,7 +149,7 @@ class NoNamespaceIsTheRoot(MemoryStore):
 
 
 class ListsWithoutWrites(MemoryStore):
-    """Leaves the writes out of what is listed."""
+    """Omits the writes from listings."""
 
     def read_values(self, entries: Sequence[Entry]) -> StorePlan[Request, Any, Sequence[Found]]:
         found = yield from super().read_values(entries)
@@ -168,7 +168,7 @@ class HistoryStopsEarly(MemoryStore):
 
 
 class HistoryIsTheListing(MemoryStore):
-    """Takes all that was put before for ancestors, also what is on another branch."""
+    """Treats all earlier entries as ancestors, even those of another branch."""
 
     def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Request, Any, Sequence[Found]]:
         def read(state: State) -> list[Found]:

@@ -33,7 +33,7 @@ class PruneKeepsRows(MemoryStore):
 
 
 class ReusesItemNumbers(MemoryStore):
-    """Numbers new items on from the last one that is left."""
+    """Numbers new items from the last remaining one."""
 
     def remove_rows(self, thread_id: str, live: Live, graph: Graph) -> StorePlan[Request, Any, int]:
         removed = yield from super().remove_rows(thread_id, live, graph)
@@ -47,7 +47,7 @@ class ReusesItemNumbers(MemoryStore):
 
 
 class SweepsAnotherThread(MemoryStore):
-    """Does not notice that a thread is another one of the same name by now."""
+    """Does not notice that a thread was deleted and created again under the same name."""
 
     def remove_rows(self, thread_id: str, live: Live, graph: Graph) -> StorePlan[Request, Any, int]:
         now = yield from self.read_graph(thread_id)
@@ -56,7 +56,7 @@ class SweepsAnotherThread(MemoryStore):
 
 
 class RemovalLeavesWrites(MemoryStore):
-    """Removes entries, not what was written to them."""
+    """Removes entries, but not their writes."""
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
@@ -90,7 +90,7 @@ class RemovalTakesAllNamespaces(MemoryStore):
 
 
 class GhostsAreSeen(MemoryStore):
-    """Keeps what should be a ghost as an entry like any other."""
+    """Keeps a ghost as an ordinary entry."""
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
@@ -99,7 +99,7 @@ class GhostsAreSeen(MemoryStore):
 
 
 class GhostsAreRemoved(MemoryStore):
-    """Removes what should become a ghost."""
+    """Removes an entry that should become a ghost."""
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
@@ -136,7 +136,7 @@ class DeleteLeavesWrites(MemoryStore):
 
 
 class DeletedThreadsComeBack(MemoryStore):
-    """Hides a deleted thread until somebody writes to it."""
+    """Hides a deleted thread until the next write to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,14 +167,14 @@ class ReusesStamps(MemoryStore):
 
 
 class DeletesWhatWasPutSince(MemoryStore):
-    """Deletes a thread, whatever was put to it meanwhile."""
+    """Deletes a thread even if a checkpoint was stored since."""
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Any, bool]:
         return (yield from super().delete_thread(thread_id))
 
 
 class GhostsKeepFromDeleting(MemoryStore):
-    """Takes a ghost for the entry that was put last."""
+    """Treats a ghost as the latest entry."""
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Any, bool]:
         graph = yield from self.read_graph(thread_id)

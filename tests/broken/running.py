@@ -1,6 +1,6 @@
-"""Run tests of the contract on a store, with no pytest around them.
+"""Run tests of the contract on a store, without pytest.
 
-A store is wrong on either face and with either memo, so the blocking face with a warm memo is enough.
+A broken store is wrong on either face and with either memo, so the blocking face with a warm memo is enough.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ NAMES = [name for name in dir(SaverContract) if name.startswith("test_")]
 
 
 def failure(name: str, store: Callable[[], MemoryStore], seconds: float = 0) -> BaseException | None:
-    """Run one test of the contract with all of its parameters; return what the first failure says.
+    """Run one test of the contract with all parameters; return the first failure.
 
-    A store that is wrong may well make a listing that never ends: a test that takes longer fails.
+    A broken store may produce an endless listing, so a test that takes too long fails.
     """
     old = signal.signal(signal.SIGVTALRM, _too_long)
     try:
@@ -52,7 +52,7 @@ def run(name: str, store: MemoryStore, given: dict[str, Any]) -> None:
 
 
 def parameters(test: Callable[..., None]) -> Iterator[dict[str, Any]]:
-    """Yield what pytest would give a test: its parameters, and what fixtures are for."""
+    """Yield the arguments that pytest would pass to a test: parameters and fixtures."""
     choices: list[list[dict[str, Any]]] = []
     asked = inspect.signature(test).parameters
     choices += [[{name: None}] for name in ("rig", "warm") if name in asked]

@@ -1,4 +1,4 @@
-"""Stores that do not keep tenants apart."""
+"""Stores that do not isolate tenants."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from langgraph_keel.engine.plan import StorePlan
 
 
 class TenantsShareAll(MemoryStore):
-    """Gives each tenant all there is."""
+    """Gives each tenant the data of all."""
 
     def of_tenant(self, tenant: str) -> MemoryStore:
         return self
 
 
 class ListingsNameAllTenants(MemoryStore):
-    """Calls threads by other names, and narrows no listing."""
+    """Renames threads, and filters no listing."""
 
     def of_tenant(self, tenant: str) -> Any:
         return TenantStore(self, tenant)
 
 
 class TenantsOfOneBeginning(MemoryStore):
-    """Takes the first three letters of a name for all of it."""
+    """Identifies a tenant by the first three letters of its name."""
 
     def of_tenant(self, tenant: str) -> MemoryStore:
         return super().of_tenant(tenant[:3])
 
 
 class NoTenantIsListed(MemoryStore):
-    """Does not know who has something."""
+    """Does not know which tenants have data."""
 
     def list_tenants(self, after: str | None, limit: int) -> StorePlan[Request, Any, Sequence[str]]:
         yield lambda state: None
@@ -40,14 +40,14 @@ class NoTenantIsListed(MemoryStore):
 
 
 class TenantsBeginAnew(MemoryStore):
-    """Lists from the first one on, whatever page is asked for."""
+    """Starts every page with the first tenant."""
 
     def list_tenants(self, after: str | None, limit: int) -> StorePlan[Request, Any, Sequence[str]]:
         return (yield from super().list_tenants(None, limit))
 
 
 class WhoLeavesTakesOthersAlong(MemoryStore):
-    """Deletes what all tenants have."""
+    """Deletes the data of all tenants."""
 
     def delete_all(self, limit: int) -> StorePlan[Request, Any, int]:
         if self._tenant:
@@ -56,7 +56,7 @@ class WhoLeavesTakesOthersAlong(MemoryStore):
 
 
 class WhoLeavesLeavesCells(MemoryStore):
-    """Deletes the threads of a tenant, and not what they share."""
+    """Deletes the threads of a tenant, not its shared cells."""
 
     def delete_all(self, limit: int) -> StorePlan[Request, Any, int]:
         if not self._tenant:

@@ -1,4 +1,4 @@
-"""The tests are tested: every store that is wrong on purpose makes the contract fail, and the right one does not."""
+"""Test the contract: it must fail on each broken store, and pass on the sound one."""
 
 from functools import cache
 

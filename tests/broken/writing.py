@@ -22,7 +22,7 @@ class ComparesNothing(MemoryStore):
 
 
 class ComparesAcrossNamespaces(MemoryStore):
-    """Takes the entry put last in the whole thread for the head of every namespace."""
+    """Treats the latest entry of the thread as the head of every namespace."""
 
     def _write(self, state: State, new: NewEntry) -> Outcome:
         records = list(state[new.address.thread_id].records.values()) if new.address.thread_id in state else []
@@ -33,7 +33,7 @@ class ComparesAcrossNamespaces(MemoryStore):
 
 
 class RefusesTheSameEntryAgain(MemoryStore):
-    """Forgets that the head may be the very entry that is put again after a lost acknowledgement."""
+    """Forgets that the head may be the same entry, stored before a lost reply."""
 
     def _write(self, state: State, new: NewEntry) -> Outcome:
         head = state.get(new.address.thread_id, Thread()).head(new.address.checkpoint_ns)
@@ -51,7 +51,7 @@ class BranchesBecomeTheHead(MemoryStore):
 
 
 class BesideNeedsAHead(MemoryStore):
-    """Puts on the trunk what is stored beside it where there is no head."""
+    """Puts an entry that belongs off the trunk on it if there is no head."""
 
     def _write(self, state: State, new: NewEntry) -> Outcome:
         on_conflict = "fork" if new.on_conflict == "beside" else new.on_conflict
@@ -59,7 +59,7 @@ class BesideNeedsAHead(MemoryStore):
 
 
 class GraphsForgetBranches(MemoryStore):
-    """Says of no entry that it is beside the trunk."""
+    """Reports every entry as on the trunk."""
 
     def read_graph(self, thread_id: str) -> StorePlan[Request, Any, Graph]:
         graph = yield from super().read_graph(thread_id)
@@ -90,7 +90,7 @@ class WritesItemsBeforeItChecks(MemoryStore):
 
 
 class BuildsOnAnything(MemoryStore):
-    """Never answers that the base is gone."""
+    """Never reports that the base is gone."""
 
     def _write(self, state: State, new: NewEntry) -> Outcome:
         return super()._write(state, replace(new, base=None))
@@ -106,7 +106,7 @@ class TakesTwoTrips(MemoryStore):
 
 
 class AcknowledgesBeforeItStores(MemoryStore):
-    """Stores writes together with the next request that writes anything."""
+    """Stores writes only with the next request that writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class AcknowledgesBeforeItStores(MemoryStore):
 
 
 class ReplacingForgetsWrites(MemoryStore):
-    """Drops the writes of an entry that is put again."""
+    """Drops the writes of an entry that is stored again."""
 
     def _keep(self, thread: Thread, new: NewEntry, first: Mapping[str, int], trunk: bool) -> Stored:
         if thread.named(new.address.checkpoint_ns, new.address.checkpoint_id):
@@ -132,7 +132,7 @@ class ReplacingForgetsWrites(MemoryStore):
 
 
 class ReplacingKeepsThePlace(MemoryStore):
-    """Leaves an entry that is put again where it was in the order."""
+    """Keeps the old position of an entry that is stored again."""
 
     def _keep(self, thread: Thread, new: NewEntry, first: Mapping[str, int], trunk: bool) -> Stored:
         order = [record.entry.address for record in thread.records.values()]
@@ -155,7 +155,7 @@ class StoresNoParent(MemoryStore):
 
 
 class ForgetsEarlyWrites(MemoryStore):
-    """Takes writes only for entries that are there."""
+    """Accepts writes only for entries that exist."""
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Any, None]:
         (store,) = super().write_batch(address, batch)
@@ -209,7 +209,7 @@ class RepackLosesAnItem(MemoryStore):
 
 
 class RepacksWhateverIsThere(MemoryStore):
-    """Replaces every row that begins in the range of a repack, also one that reaches beyond it."""
+    """Replaces every row that begins in a repack's range, even if it extends beyond."""
 
     def _write(self, state: State, new: NewEntry) -> Outcome:
         outcome = super()._write(state, replace(new, repacks={}))
@@ -228,7 +228,7 @@ def _replace_all_that_begin_in(log: Log, rows: Sequence[Row]) -> None:
 
 
 class StripsIds(MemoryStore):
-    """Takes ids for equal that differ in the spaces around them."""
+    """Treats ids as equal that differ only in surrounding spaces."""
 
     def _write(self, state: State, new: NewEntry) -> Outcome:
         address = replace(new.address, thread_id=new.address.thread_id.strip() or " ")

@@ -74,7 +74,7 @@ def test_what_fits(url: str, options: tuple[str, ...], found: list[str]) -> None
     assert [request["thread_id"] for request in told["approvals"]] == found
     shown = keel("approvals", "--url", url, *options).stdout
     assert ("--limit shows more" in shown) is told["more"] is ("--limit" in options)
-    assert ("Nothing waits" in shown, "No request for approval fits" in shown) == (
+    assert ("No request waits" in shown, "No approval request matches" in shown) == (
         options == ("done",),
         options == ("--older-than", "3600"),
     )
@@ -82,7 +82,7 @@ def test_what_fits(url: str, options: tuple[str, ...], found: list[str]) -> None
 
 def test_a_thread_whose_name_is_misspelt(url: str) -> None:
     assert (
-        "there is no thread 'tirp': `keel threads` lists those there are"
+        "there is no thread 'tirp': `keel threads` lists all threads"
         in keel("approvals", "tirp", "--url", url, status=1).stderr
     )
     assert keel_json("approvals", "nobody", "--url", url, status=1)["error"]["code"] == "not_found"
@@ -193,7 +193,7 @@ def test_a_sweep_expires_and_reminds(url: str) -> None:
     with open_saver(url) as saver:
         graph(saver, expires_in=1.5).invoke({"told": None}, config("late"))
     time.sleep(1.6)
-    assert "1 of them to be reminded" not in keel("sweep", "--url", url).stdout
+    assert "1 of them due for" not in keel("sweep", "--url", url).stdout
     late = keel_json("approvals", "late", "--status", "expired", "--url", url)["approvals"][0]
     assert [event["kind"] for event in late["history"]] == ["asked", "expired"]
     assert (
@@ -203,7 +203,7 @@ def test_a_sweep_expires_and_reminds(url: str) -> None:
     told = keel_json("sweep", "--remind-after", "0", "--url", url)
     assert (told["waiting"], [each["thread_id"] for each in told["reminders"]]) == (2, ["trip", EVIL])
     shown = keel("sweep", "--remind-after", "0", "--url", url, COLUMNS="200").stdout
-    assert "2 requests to decide, 2 of them to be reminded of" in shown
+    assert "Waiting for a decision: 2 requests, 2 of them due for a reminder" in shown
     assert "trip" in shown
     assert keel_json("sweep", "--remind-after", "60", "--url", url)["reminders"] == []
 
@@ -267,7 +267,7 @@ def test_what_nobody_asks_any_more_is_neither_listed_nor_decided(tmp_path: Path)
     url = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(url, extra_hooks=[Unlucky()]) as saver, pytest.raises(StoreUnavailable):
         graph_of(saver, book).invoke({}, CONFIG)
-    assert "Nothing waits for a decision" in keel("approvals", "--url", url).stdout
+    assert "No request waits for a decision" in keel("approvals", "--url", url).stdout
     (request,) = keel_json("approvals", "--status", "superseded", "--url", url)["approvals"]
     assert "superseded" in keel("approval", request["id"], "--url", url).stdout
     told = keel("approve", request["id"], "--by", "ann", "--yes", "--url", url, status=1)

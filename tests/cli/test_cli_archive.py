@@ -58,7 +58,7 @@ def test_it_lists_the_parts(store: Any) -> None:
     assert first in keel("trip", "--url", url, "--full").stdout
     narrow = keel("trip", "--url", url, columns=80).stdout.splitlines()[1:]
     assert [line for line in narrow if "m-1, n, step 3" in line] == [
-        "  taken out by summary · m-1, n, step 3 · what stands for them now first"
+        "  removed by summary · m-1, n, step 3 · replaced by first"
     ]
     for columns in (40, 80, 200):
         assert second[:12] in keel(EVIL, "--url", url, columns=columns).stdout
@@ -75,9 +75,9 @@ def test_it_shows_messages(store: Any) -> None:
     told = keel("trip", "--url", url, "--search", "invoice").stdout
     assert f"{second[:12]}, message 0" in told
     assert "said" not in told
-    assert told.startswith("1 message holds 'invoice', in 1 part\nhuman  ")
+    assert told.startswith("1 message contains 'invoice', in 1 part\nhuman  ")
     lines = keel("trip", "--url", url, "--search", "SAID", columns=60).stdout.splitlines()
-    assert lines[0] == "3 messages hold 'SAID', in 1 part"
+    assert lines[0] == "3 messages contain 'SAID', in 1 part"
     assert all(line == line.rstrip() for line in lines)
     assert "No archived message" in keel("trip", "--url", url, "-s", "invoice", "--part", first).stdout
     assert "said 1" in keel("trip", "--url", url, "-s", "SAID 1", "--part", first).stdout

@@ -99,7 +99,7 @@ def test_show_as_json(url: str) -> None:
 
 def test_verify_names_what_to_note_down(url: str) -> None:
     told = keel("verify", "--url", url)
-    assert "as it was written: 6 events, 1 without content" in told.stdout
+    assert "is unchanged: 6 events, 1 without content" in told.stdout
     noted = re.search(r"^6:[0-9a-f]{64}$", told.stdout, re.MULTILINE)  # a line of its own, to be copied at 80 columns
     assert noted
     assert told.stderr == ""

@@ -69,7 +69,7 @@ def test_what_cannot_be_meant(urls: tuple[str, str], tmp_path: Path) -> None:
     assert "the same store" in keel("copy", urls[0], urls[0]).stderr
     missing = keel("copy", f"sqlite:///{tmp_path / 'none.db'}", f"sqlite:///{tmp_path / 'new.db'}")
     assert missing.exit_code == 1
-    assert "there is no store" in missing.stderr
+    assert "there is no Keel store" in missing.stderr
     assert not (tmp_path / "new.db").exists()
     assert keel("copy", *urls, "--thread", "none").exit_code == 1
     assert keel("copy", *urls, "--dry-run", "--verify").exit_code == 2
@@ -122,7 +122,7 @@ def test_a_thread_as_a_file_and_back(urls: tuple[str, str], tmp_path: Path) -> N
         saver.retention.set_policy(Retention(last=9))
     saved = keel("copy", urls[0], one, "--thread", "ada")
     assert "1 thread copied" in saved.stdout
-    assert "not copied, as threads share it: retention" in saved.stdout
+    assert "not copied, because threads share it: retention" in saved.stdout
     assert keel("copy", one, new, "--thread", "ada").exit_code == 0
     with open_saver(new) as saver:
         assert [info.thread_id for info in saver.threads()] == ["ada"]

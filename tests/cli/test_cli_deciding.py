@@ -40,7 +40,7 @@ def test_an_approval_lets_the_agent_act(scheme: str, tmp_path: Path) -> None:
     assert (found["decision"]["by"], found["decision"]["reason"]) == ("bob", "still good")
     assert went_on(where, "trip", graph, 1500) == ("approve", "bob", "still good", ARGS)
     again = keel("approve", name[:14], "--by", "bob", "--reason", "still good", "--yes", "--url", where).stdout
-    assert "That is over: the agent has taken this decision" in again[again.index("consumed: book of thread trip") :]
+    assert "The agent has already used this decision" in again[again.index("consumed: book of thread trip") :]
     assert "resume" not in again
 
 
@@ -60,7 +60,7 @@ def test_the_reviewer_comes_from_the_environment(url: str) -> None:
         (("answer", "--value", "7", "--by", "ann"), "not_allowed", "allows approve, reject, edit, not answer"),
         (("approve", "--by", " "), "invalid_input", "by must name the reviewer"),
         (("edit", "--args", "{", "--by", "ann"), "invalid_input", "--args '{': Expecting property name"),
-        (("edit", "--args", "NaN", "--by", "ann"), "invalid_input", "NaN is no JSON"),
+        (("edit", "--args", "NaN", "--by", "ann"), "invalid_input", "NaN is not JSON"),
         (("edit", "--args", "@/nowhere", "--by", "ann"), "invalid_input", "No such file"),
     ],
 )
@@ -143,7 +143,7 @@ def test_questions_of_one_step_are_decided_one_by_one(tmp_path: Path) -> None:
     page = keel("approval", ids[7], "--url", where).stdout
     assert "question 2 of 2" in page
     first = keel("edit", ids[100], "--args", '{"amount": 50}', "--by", "ann", "--yes", "--url", where).stdout
-    assert f"goes on when that is decided, too: {ids[7][:14]}" in first
+    assert f"continues when these requests are decided, too: {ids[7][:14]}" in first
     assert "resume(" not in first
     last = keel("reject", ids[7], "--by", "ann", "--reason", "not twice", "--yes", "--url", where).stdout
     assert "saver.approvals.resume('paying')" in last

@@ -34,7 +34,7 @@ Progress.update = interrupt
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores it
 main()
 """
-KEPT, UNCHANGED = "What is done stays: the same command goes on from there.", "Nothing was changed."
+KEPT, UNCHANGED = "Finished work is kept: run the same command again to continue.", "Nothing was changed."
 
 
 @pytest.fixture
@@ -69,11 +69,11 @@ def interrupted(place: Path, *words: str, after: int, **env: str) -> str:
         ("copy a.db files:b", 30, "Copying and comparing, N done. {kept}"),
         ("copy a.db files:b --dry-run", 3, "Comparing, N done. {unchanged}"),
         ("prune a b c d e --yes", 3, "Pruning threads, N done. {kept}"),
-        ("sweep", 3, "Looking after threads, N done. {kept}"),
+        ("sweep", 3, "Sweeping threads, N done. {kept}"),
         ("erase --user ada --yes", 3, "Erasing, N done. {kept}"),
         ("tenants delete acme --yes", 1, "Deleting, N done. {kept}"),
         ("check", 3, "Checking threads, N done. {unchanged}"),
-        ("export --to-langgraph old.db", 3, "Writing threads, N done. {kept}"),
+        ("export --to-langgraph old.db", 3, "Exporting threads, N done. {kept}"),
         ("export --output all.jsonl --json", 1, "Reading threads, N done. all.jsonl was not written."),
     ],
 )
@@ -101,9 +101,9 @@ def test_an_import(tmp_path: Path) -> None:
                 SCENES[name][0](saver, name)
         new = ("--url", "files:new")
         told = interrupted(tmp_path, "import", store.path, *new, after=2)
-        assert told == f"interrupted: Moving threads, 2 of 3 done. {KEPT}\n"
+        assert told == f"interrupted: Importing threads, 2 of 3 done. {KEPT}\n"
         told = interrupted(tmp_path, "import", store.path, *new, "--dry-run", after=1)
-        assert told == f"interrupted: Moving threads, 1 of 3 done. {UNCHANGED}\n"
+        assert told == f"interrupted: Importing threads, 1 of 3 done. {UNCHANGED}\n"
         command = [sys.executable, "-m", "langgraph_keel.cli", "import", store.path, *new]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
         assert done.returncode == 0

@@ -84,4 +84,4 @@ def test_the_bar_says_how_fast_it_goes(monkeypatch: pytest.MonkeyPatch, capfd: p
     err = capfd.readouterr().err
     assert "8/10" in err
     assert "/s" in err
-    assert "rest" in err
+    assert "left" in err

@@ -80,7 +80,7 @@ def test_a_password_is_not_shown() -> None:
 def test_unknown_thread_is_named_with_a_guess(url: str) -> None:
     result = keel("history", "tripp", "--url", url, status=1)
     assert result.stdout == ""
-    assert "error: there is no thread 'tripp': `keel threads` lists those there are (in sqlite:///" in result.stderr
+    assert "error: there is no thread 'tripp': `keel threads` lists all threads (in sqlite:///" in result.stderr
     assert "Traceback" not in result.stderr
 
 

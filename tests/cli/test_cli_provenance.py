@@ -138,13 +138,13 @@ def test_numbers_are_whole_and_odd_counts_are_none(place: Place) -> None:
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_threads_without_calls_and_without_name(url: str) -> None:
-    assert "No calls of models recorded for thread plain" in keel("provenance", "plain", "--url", url).stdout
-    assert "`keel threads` lists those there are" in keel("provenance", "tripp", "--url", url, status=1).stderr
+    assert "No model calls recorded for thread plain" in keel("provenance", "plain", "--url", url).stdout
+    assert "`keel threads` lists all threads" in keel("provenance", "tripp", "--url", url, status=1).stderr
 
 
 @on_two
 def test_what_is_left_when_runs_were_deleted_is_not_all(place: Place, url: str) -> None:
-    told = "The first checkpoints are gone, and calls with them"
+    told = "The list is incomplete: early checkpoints were removed"
     with place.open() as saver:
         saver.prune(["trip", "plain"], strategy="keep_latest")
         World().run(saver, "cut", run_id="first")
@@ -180,7 +180,7 @@ def test_threads_by_model(url: str) -> None:
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_no_threads_of_a_model_and_none_at_all(url: str, tmp_path: Path) -> None:
-    assert keel("threads", "--model", "no\x1b", "--url", url).stdout == f"None of 3 threads in {url} fits\n"
+    assert keel("threads", "--model", "no\x1b", "--url", url).stdout == f"None of 3 threads in {url} matches\n"
     assert keel_json("threads", "--model", "nope", "--url", url)["threads"] == []
     empty = f"sqlite:///{tmp_path / 'empty.db'}"
     with open_saver(empty) as saver:
@@ -204,7 +204,7 @@ def test_history_names_the_models(url: str) -> None:
 def test_export_writes_a_line_a_thread(url: str, tmp_path: Path) -> None:
     done = keel("export", "--url", url)
     assert [line["thread_id"] for line in lines(done.stdout)] == ["trip", EVIL]
-    assert "Wrote 2 threads; passed over: 1 without messages." in done.stderr
+    assert "Wrote 2 threads; skipped: 1 without messages." in done.stderr
     path = tmp_path / "all.jsonl"
     report = keel_json("export", "--url", url, "--output", str(path))
     assert path.read_text() == done.stdout
@@ -235,7 +235,7 @@ def test_export_of_some(url: str, options: tuple[str, ...], written: list[str]) 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_what_filters_leave_out_is_counted(url: str, tmp_path: Path) -> None:
     told = keel("export", "--label", "nosuch", "--url", url).stderr
-    assert "Wrote 0 threads; passed over: " in told
+    assert "Wrote 0 threads; skipped: " in told
     assert "2 by the filters" in told
     assert "1 without messages" in told
     told = keel("export", "--thread", "nosuch", "--url", url, status=1).stderr
@@ -274,7 +274,7 @@ def umask() -> int:
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_what_cannot_be_written_to_is_named(url: str, tmp_path: Path) -> None:
     told = keel("export", "--url", url, "--output", str(tmp_path), "--overwrite", status=2).stderr
-    assert "is no file" in told
+    assert "is not a file" in told
     nowhere = str(tmp_path / "none" / "all.jsonl")
     assert "cannot write" in keel("export", "--url", url, "--output", nowhere, status=2).stderr
     assert keel_json("export", "--url", url, status=2)["error"]["code"] == "invalid_input"

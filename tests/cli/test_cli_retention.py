@@ -103,14 +103,14 @@ def test_policies_stand_in_an_order_in_which_each_counts(url: str) -> None:
     told = keel_json("retention", "set", "--threads", "*", "--keep-last", "3", "--url", url)
     assert told["policies"][-1] == {"last": 3}
     hint = keel("retention", "set", "--threads", "x-*,y-*", "--keep-last", "2", "--url", url).stderr
-    assert "one pattern with a comma" in hint
+    assert "one pattern that contains a comma" in hint
 
 
 def test_nobody_to_ask_and_wrong_names(url: str) -> None:
     assert "--yes" in keel("prune", "chat", "--url", url, status=2).stderr
-    assert "`keel threads` lists those there are" in keel("prune", EVIL, "chatt", "-y", "--url", url, status=1).stderr
-    assert "no duration" in keel("prune", "chat", "--within", "soon", "-y", "--url", url, status=2).stderr
-    assert "say 7d, 7h or 7s" in keel("prune", "chat", "--within", "7", "-y", "--url", url, status=2).stderr
+    assert "`keel threads` lists all threads" in keel("prune", EVIL, "chatt", "-y", "--url", url, status=1).stderr
+    assert "not a duration" in keel("prune", "chat", "--within", "soon", "-y", "--url", url, status=2).stderr
+    assert "use 7d, 7h or 7s" in keel("prune", "chat", "--within", "7", "-y", "--url", url, status=2).stderr
     zero = keel("retention", "set", "--ttl", "0d", "--url", url, status=2).stderr
     assert "more than 0" in zero
     assert "timedelta" not in zero
@@ -118,7 +118,7 @@ def test_nobody_to_ask_and_wrong_names(url: str) -> None:
 
 
 def test_policies_are_stored_and_swept_by(url: str) -> None:
-    assert "everything stays" in keel("retention", "show", "--url", url).stdout
+    assert "everything is kept" in keel("retention", "show", "--url", url).stdout
     keel("retention", "set", "--threads", "*", "--ttl", "2w", "--url", url)
     keel("retention", "set", "--threads", "cha*", "--per", "run", "--url", url)
     told = keel_json("retention", "set", "--threads", "cha*", "--keep-last", "2", "--idle", "90s", "--url", url)
@@ -138,15 +138,15 @@ def test_policies_are_stored_and_swept_by(url: str) -> None:
     assert (len(left(url)), left(url, EVIL)) == (2, [])
     assert keel_json("retention", "clear", "--threads", "cha*", "--url", url)["policies"] == [{"ttl": 1209600.0}]
     assert (
-        "no policy is stored for 'cha'" in keel("retention", "clear", "--threads", "cha", "--url", url, status=1).stderr
+        "there is no policy for 'cha'" in keel("retention", "clear", "--threads", "cha", "--url", url, status=1).stderr
     )
     for given in (["--threads", "cha"], ["--idle", "1d"]):
         error = keel("retention", "set", *given, "--url", url, status=2).stderr
-        assert "say what to keep: --keep-last" in error
+        assert "the policy needs a rule: --keep-last" in error
     keel("retention", "clear", "--url", url)
     swept = keel("sweep", "--url", url).stdout
     assert "nothing was pruned" in swept
-    assert "No requests for approval are open." in swept
+    assert "No approval requests are open." in swept
     assert keel_json("retention", "show", "--url", url)["policies"] == []
 
 

@@ -73,7 +73,7 @@ def conninfo_of(url: str, role: str) -> str:
 
 def test_without_printing_the_tables_are_made(postgres_url: str) -> None:
     for _ in range(2):
-        assert "tables are there" in keel("schema", "--url", postgres_url).stdout
+        assert "tables exist" in keel("schema", "--url", postgres_url).stdout
     assert keel_json("schema", "--url", postgres_url)["done"] is True
     with PostgresSaver(postgres_url, auto_setup=False) as saver:
         assert list(saver.threads()) == []

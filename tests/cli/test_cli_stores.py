@@ -132,8 +132,8 @@ def test_the_command_takes_the_filters(url: str) -> None:
     assert {"ada", "bob"} <= {*counts["owners"]}
     assert "3 threads" in keel("threads", "--count", "--url", url).stdout
     assert found("--unfinished", "--match", "int*") == ["internal"]
-    assert "fits" in keel("threads", "--owner", "nobody", "--url", url).stdout
-    assert "how long ago" in keel("threads", "--since", "yesterday", "--url", url, status=2).stderr
+    assert "matches" in keel("threads", "--owner", "nobody", "--url", url).stdout
+    assert "give an age" in keel("threads", "--since", "yesterday", "--url", url, status=2).stderr
     shown = keel("threads", "--url", url).stdout
     assert "owner" in shown
     assert "ada" in shown
@@ -250,7 +250,7 @@ def test_delete_shows_and_asks(url: str, typed: Callable[..., int]) -> None:
     assert typed("n\n", "delete", "customer-5", "--url", url) == 1
     with open_saver(url) as saver:
         assert len(ids(saver)) == 3
-    assert "`keel threads` lists those there are" in keel("delete", "customer5", "--yes", "--url", url, status=1).stderr
+    assert "`keel threads` lists all threads" in keel("delete", "customer5", "--yes", "--url", url, status=1).stderr
     assert typed("y\n", "delete", "customer-5", "--url", url) == 0
     assert keel_json("delete", "internal", "--yes", "--url", url)["deleted"] == 1
     with open_saver(url) as saver:
@@ -265,7 +265,7 @@ def test_without_a_store_the_error_says_how_to_name_one(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KEEL_URL", raising=False)
     told = keel("threads", status=1).stderr
-    assert "there is no store at" in told
+    assert "there is no Keel store" in told
     assert "agent.db" in told
     assert "--url URL, or set KEEL_URL" in told
     assert "[not_found]" not in told

@@ -237,12 +237,12 @@ def test_stats_count_by_tool_over_all_threads(url: str) -> None:
 
 
 def test_clear_forgets_what_is_settled_and_keeps_doubts(url: str) -> None:
-    assert "--yes would forget 1 call (search ×1)" in keel("cache", "clear", "--thread", "trip", "--url", url).stdout
+    assert "--yes would clear 1 call (search ×1)" in keel("cache", "clear", "--thread", "trip", "--url", url).stdout
     assert keel_json("cache", "clear", "--thread", "trip", "--url", url) == {"calls": 1, "done": False}
     expired = keel("cache", "clear", "--thread", "trip", "--expired", "--url", url).stdout
-    assert expired == "There is nothing to forget.\n"
+    assert expired == "There is nothing to clear.\n"
     assert len(keel_json("tools", "trip", "--url", url)["calls"]) == 2
-    assert "Forgot 1 call." in keel("cache", "clear", "--thread", "trip", "--yes", "--url", url).stdout
+    assert "Cleared 1 call." in keel("cache", "clear", "--thread", "trip", "--yes", "--url", url).stdout
     assert [made["tool"] for made in keel_json("tools", "trip", "--url", url)["calls"]] == ["pay"]
     assert len(keel_json("tools", EVIL, "--url", url)["calls"]) == 2
 
@@ -254,14 +254,14 @@ def test_clear_asks_in_a_terminal(
     """As every command that has --yes."""
     assert typed(said, "cache", "clear", "--thread", "trip", "--url", url) == status
     out, err = capfd.readouterr()
-    assert out.startswith("Would forget 1 call (search ×1)")
-    assert "Forget it? [y/N]" in err
+    assert out.startswith("Would clear 1 call (search ×1)")
+    assert "Clear? [y/N]" in err
     assert len(keel_json("tools", "trip", "--url", url)["calls"]) == left
 
 
 def test_clear_asks_nobody_where_nothing_would_go(url: str, typed: Any, capfd: pytest.CaptureFixture[str]) -> None:
     assert typed("", "cache", "clear", "--thread", "trip", "--expired", "--url", url) == 0
-    assert capfd.readouterr().out == "There is nothing to forget.\n"
+    assert capfd.readouterr().out == "There is nothing to clear.\n"
 
 
 def test_clear_takes_shared_calls_and_results_of_nodes(url: str) -> None:
@@ -271,14 +271,14 @@ def test_clear_takes_shared_calls_and_results_of_nodes(url: str) -> None:
         shared.tool(search).invoke({"query": "x"}, config("trip"))
     assert len(keel_json("tools", "--shared", "--url", url)["calls"]) == 1
     told = keel("cache", "clear", "--shared", "--nodes", "--yes", "--url", url).stdout
-    assert "Forgot 1 call and all results of nodes." in told
+    assert "Cleared 1 call and all node results." in told
     with open_saver(url) as saver:
         assert KeelCache(saver).get([(("ns",), "key")]) == {}
         assert list(saver.tools.calls(None)) == []
 
 
 def test_clear_of_nodes_alone_counts_no_calls(url: str) -> None:
-    assert keel("cache", "clear", "--nodes", "--yes", "--url", url).stdout == "Forgot all results of nodes.\n"
+    assert keel("cache", "clear", "--nodes", "--yes", "--url", url).stdout == "Cleared all node results.\n"
 
 
 @pytest.mark.parametrize("scheme", ["sqlite:///", "files:"])
@@ -291,7 +291,7 @@ def test_a_store_that_is_missing_is_not_made(scheme: str, tmp_path: Path) -> Non
         ("cache", "clear", "--nodes", "--yes"),
     ):
         told = keel(*command, "--url", where, status=1).stderr
-        assert "there is no store" in told
+        assert "there is no" in told
         assert str(tmp_path / "missing") in told
     assert list(tmp_path.iterdir()) == []
 
@@ -307,7 +307,7 @@ def test_stats_pass_over_a_cost_that_is_none(url: str, cost: Any) -> None:
 
 
 def test_clear_wants_to_know_what(url: str) -> None:
-    assert "say what to clear" in keel("cache", "clear", "--yes", "--url", url, status=2).stderr
+    assert "choose the results to clear" in keel("cache", "clear", "--yes", "--url", url, status=2).stderr
     assert "--expired" in keel("cache", "clear", "--nodes", "--expired", "--url", url, status=2).stderr
 
 
@@ -349,7 +349,7 @@ def test_doubts_of_all_threads_are_listed_with_what_settles_them(url: str) -> No
     key = next(call["key"] for call in found["calls"] if call["thread_id"] == "trip")
     keel("settle", key, "done", "--thread", "trip", "--result", "paid", "--url", url)
     assert [call["thread_id"] for call in keel_json("tools", "--unknown", "--url", url)["calls"]] == [EVIL]
-    assert "in doubt" in keel("tools", "--unknown", "--shared", "--url", url).stdout
+    assert "unknown outcome" in keel("tools", "--unknown", "--shared", "--url", url).stdout
 
 
 def test_a_doubt_of_a_thread_without_a_checkpoint_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def test_a_fork_says_what_its_run_would_do(path: str) -> None:
     assert "1 tool call with unknown outcome (refund " in shown
     shown = keel("tools", "--unknown", "--url", path, COLUMNS="200").stdout
     assert shown.count("keel settle") == shown.count("--thread ada") == 3
-    assert shown.count("Shared with thread ada. Wait until it has ended, or settle it, there") == 2
+    assert shown.count("Shared with thread ada. Wait until it has ended there, or settle it there") == 2
     refused = keel_json("settle", told["doubts"][0]["key"], "retry", "--thread", "late", "--url", path, status=2)
     assert "is shared with thread 'ada', which may have made it" in refused["error"]["message"]
     events = keel_json("audit", "show", "--url", path)["events"]
@@ -150,7 +150,7 @@ def test_a_fork_says_what_its_run_would_do(path: str) -> None:
 def test_calls_in_doubt_say_where_their_arguments_are(path: str) -> None:
     refunded(path)
     (line,) = [line for line in keel("tools", "--unknown", "--url", path).stdout.splitlines() if "arguments" in line]
-    assert "refund(order='18')" in keel(*line.partition("  ")[0].split()[1:]).stdout
+    assert "refund(order='18')" in keel(*line.partition("): ")[2].split()[1:]).stdout
 
 
 def test_a_rewind_says_what_the_next_run_does(path: str) -> None:
@@ -168,7 +168,7 @@ def test_labels(url: str) -> None:
     assert keel("label", "t", "1", EVIL, "--url", url).stdout.startswith("t: #1 is now 'pay \\x1b")
     assert keel_json("timeline", "t", "--url", url)["moments"][1]["labels"] == [EVIL]
     assert keel_json("rewind", "t", EVIL, "--url", url)["thread_id"] == "t"
-    assert keel("unlabel", "t", EVIL, "--url", url).stdout.startswith("t: took back the label 'pay \\x1b")
+    assert keel("unlabel", "t", EVIL, "--url", url).stdout.startswith("t: removed the label 'pay \\x1b")
     assert [moment["labels"] for moment in keel_json("timeline", "t", "--url", url)["moments"]] == [[]] * 5
 
 
@@ -181,7 +181,7 @@ def test_the_last_moment_is_no_option(command: str, url: str) -> None:
 
 
 def test_a_moment_is_named_once(url: str) -> None:
-    assert "name one moment" in keel("provenance", "t", "-1", "--checkpoint", "2", "--url", url, status=2).stderr
+    assert "give one checkpoint" in keel("provenance", "t", "-1", "--checkpoint", "2", "--url", url, status=2).stderr
     assert keel_json("provenance", "t", "-c", "-1", "--url", url) == keel_json("provenance", "t", "3", "--url", url)
 
 

@@ -82,7 +82,7 @@ def test_each_command_shows_what_can_be_read(place: Place) -> None:
     export = keel("export", "--url", url)
     lines = [json.loads(line) for line in export.stdout.splitlines()]
     assert {line["thread_id"] for line in lines} == {"called", "t"}
-    assert export.stderr == "Wrote 2 threads; passed over: 1 without messages.\n"
+    assert export.stderr == "Wrote 2 threads; skipped: 1 without messages.\n"
 
     assert "find   done" in keel("tools", "called", "--url", url).stdout
     assert json.loads(keel("provenance", "t", "--url", url, "--json").stdout)["calls"] == []

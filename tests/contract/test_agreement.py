@@ -1,4 +1,4 @@
-"""One history, all backends: what they return is the same, byte for byte."""
+"""One history on all backends: they return the same, byte for byte."""
 
 from collections.abc import Iterator, Mapping
 from itertools import cycle
@@ -25,7 +25,7 @@ Rigs = Mapping[str, Rig]
 
 @pytest.fixture(scope="module", autouse=True)
 def running(request: pytest.FixtureRequest) -> None:
-    """Have the servers that the stores are on."""
+    """Start the servers of the stores."""
     for name in SERVERS:
         needing(name, request)
 
@@ -47,17 +47,17 @@ def packed(found: CheckpointTuple) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    # Thread ids remember how they were read; in bytes they are text like any other.
+    # Thread ids remember the form in which they were read; as bytes they are plain text.
     if isinstance(value, Mapping):
         return {key: _plain(part) for key, part in value.items()}
     return str(value) if isinstance(value, str) else value
 
 
 def told(rig: Rig) -> list[Any]:
-    """Return everything a store tells."""
+    """Return everything that a store returns."""
     everything = list(rig.face.list(None))
     return [
-        # Equal ids in several threads (copies have them) come in whatever order.
+        # Equal ids in several threads (copies have them) are in no particular order.
         [id_of(found) for found in everything],
         sorted(packed(found) for found in everything),
         *(packed(found) for thread in ("t", "copy", "late") for found in rig.face.list(at(thread, None))),
@@ -72,7 +72,7 @@ def _threads(rig: Rig) -> list[Any]:
 
 
 def agree(rigs: Rigs) -> list[Any]:
-    """Return what all backends tell, after checking that it is the same."""
+    """Return the common result of all backends, after checking that it is the same."""
     every = {name: told(rig) for name, rig in rigs.items()}
     first = every.pop("memory sync")
     for name, other in every.items():
@@ -81,7 +81,7 @@ def agree(rigs: Rigs) -> list[Any]:
 
 
 def rich_history(rig: Rig) -> Iterator[str]:
-    """Do everything there is to do; yield after each part."""
+    """Perform every kind of operation; yield after each part."""
     author = rig.author()
     for versions in zip(LISTS["summarized"], LISTS["emptied and grown again"], DICTS["keys moved"], strict=False):
         author.put(dict(zip(["list", "other", "tree"], versions, strict=True)), metadata={"run_id": "one"})

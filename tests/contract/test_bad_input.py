@@ -1,4 +1,7 @@
-"""Bad input: each has a named error that says what and where, or the right answer; and nothing is lost."""
+"""Bad input causes a named error with its place, or the right answer.
+
+It never loses data.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,7 @@ ODD_IDS = [
 
 
 def test_odd_ids_are_ids_like_any_other(saver: Any) -> None:
-    """As thread, namespace, checkpoint, task and channel; and no two are taken for the same."""
+    """As thread, namespace, checkpoint, task and channel; all of them stay distinct."""
     for number, odd in enumerate(ODD_IDS):
         config: Any = {"configurable": {"thread_id": odd, "checkpoint_ns": odd}}
         stored = saver.put(config, checkpoint_of(odd, {odd: [number]}), {**METADATA, odd: number}, {})
@@ -143,7 +146,7 @@ def test_odd_ids_are_ids_like_any_other(saver: Any) -> None:
 
 
 def test_a_lone_surrogate_anywhere_is_named(saver: Any) -> None:
-    """Text that no store can carry, in each place where a name is expected. In values it is kept."""
+    """Text that no store can encode, in each place of a name. In values it is kept."""
     stored = put(saver, "t", SURROGATE)
     assert value_of(saver, "t") == SURROGATE
     before = {"configurable": {"checkpoint_id": SURROGATE}}
@@ -242,7 +245,7 @@ def test_filter_keys_mean_themselves(saver: Any, key: str) -> None:
     assert found({key: "other", "source": "input"}) == []
 
 
-# -- checkpoints that are not there ------------------------------------------------------------------------------------
+# -- missing checkpoints ----------------------------------------------------------------------------------------------
 
 
 class Marks(TypedDict):
@@ -270,7 +273,7 @@ def test_an_unknown_checkpoint_is_none(saver: Any) -> None:
 
 @pytest.mark.parametrize("thread", ["known", "unknown"])
 def test_a_run_from_an_unknown_checkpoint_does_not_restart_the_thread(saver: Any, thread: str) -> None:
-    """LangGraph would begin with an empty state, and put what comes of it after whatever the thread has."""
+    """LangGraph would start from an empty state, and continue the thread with it."""
     graph = graph_of(saver)
     graph.invoke({"marks": ["first"]}, {"configurable": {"thread_id": "known"}})
     before = [found.checkpoint["id"] for found in saver.list(None)]

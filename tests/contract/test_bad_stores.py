@@ -1,4 +1,4 @@
-"""Files that are not what they should be: named errors, and never wrong data."""
+"""Invalid files cause named errors, and never wrong data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ from langgraph_keel import (
 
 
 def both_ways(path: Path, error: type[KeelError], says: str) -> None:
-    """Reading and writing, writable and read-only: the same error, which names the file; the file stays as it was."""
+    """Check that reading and writing, writable and read-only, raise the same error.
+
+    The error names the file, which is not changed.
+    """
     before = path.read_bytes() if path.is_file() else None
     for read_only in (False, True):
         for call in (value_of, lambda saver: put(saver, 9), lambda saver: list(saver.list(None))):
@@ -144,7 +147,7 @@ def test_a_missing_directory(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_read_only(path: Path) -> None:
-    with SqliteSaver(path, read_only=True) as saver, pytest.raises(NotFound, match=r"no store at .*keel\.db"):
+    with SqliteSaver(path, read_only=True) as saver, pytest.raises(NotFound, match=r"keel\.db: there is no Keel store"):
         value_of(saver)
     assert not path.exists()
 
@@ -153,7 +156,7 @@ def test_a_missing_file_read_only(path: Path) -> None:
 
 
 def refused_while(path: Path, blocked: Callable[[], Any]) -> None:
-    """A put is refused within the timeout, a read goes on; once it is free again so does the put."""
+    """Check that a write times out while reads work, and succeeds afterwards."""
     with SqliteSaver(path, timeout=0.4) as saver:
         assert value_of(saver) == 5
         with blocked():
@@ -162,7 +165,7 @@ def refused_while(path: Path, blocked: Callable[[], Any]) -> None:
             with pytest.raises(TimeoutError):
                 saver.put_writes(config_for("t", "00000005"), [("v", 1)], "task")
             assert value_of(saver) == 5
-        # What was given up is not done later.
+        # A write that was given up is not done later.
         put(saver, 7, "other")
         assert value_of(saver) == 5
         assert saver.get_tuple(config_for("t")).pending_writes == []  # type: ignore[union-attr]
@@ -197,7 +200,7 @@ def test_locked_when_it_is_opened(store: Path, lock: Any) -> None:
 
 
 def everything(path: Path) -> Any:
-    """All that can be read: every checkpoint by id and by list; or the error."""
+    """Read every checkpoint, by id and by list; or raise the error."""
     with SqliteSaver(path) as saver:
         listed = [(found.checkpoint, found.metadata) for found in saver.list(config_for("t"))]
         single = [saver.get_tuple(config_for("t", f"{number:08}")) for number in range(1, 6)]
@@ -206,7 +209,7 @@ def everything(path: Path) -> Any:
 
 @pytest.mark.parametrize("keep", [0.01, 0.2, 0.5, 0.8, 0.99])
 def test_a_truncated_file(store: Path, keep: float) -> None:
-    """Refused, or as far as it is read, right."""
+    """The truncated file is refused, or the readable part is right."""
     right = everything(store)
     os.truncate(store, int(store.stat().st_size * keep))
     with pytest.raises((CorruptStore, NotAKeelStore, StoreError)) as caught:
@@ -215,7 +218,7 @@ def test_a_truncated_file(store: Path, keep: float) -> None:
 
 
 class Tally:
-    """What became of damaged files."""
+    """Counts the outcomes of reading damaged files."""
 
     def __init__(self, right: Any) -> None:
         self.expected = {checkpoint["id"]: (checkpoint, metadata) for checkpoint, metadata in right[0]}
@@ -233,7 +236,10 @@ class Tally:
             self.judge(found, what)
 
     def judge(self, found: Any, what: str) -> None:
-        """A checkpoint may be missing or have another id: SQLite has no checksum for its columns. None may be other."""
+        """Check that no checkpoint has other data.
+
+        It may be missing or have another id: SQLite has no checksum for its columns.
+        """
         for checkpoint, metadata in found:
             if self.expected.get(checkpoint["id"], (checkpoint, metadata)) != (checkpoint, metadata):
                 self.wrong.append(f"{what}: other data in {checkpoint['id']}")

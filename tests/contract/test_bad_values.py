@@ -1,4 +1,4 @@
-"""Values that cannot be stored, types that are refused, options that cannot be: each names what and where."""
+"""Unstorable values, refused types, impossible options: errors with their reasons."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["saver"]
 
 
 class Tool:
-    """Holds a connection or a lock: nothing that could come back."""
+    """Holds a connection or a lock, which cannot be restored."""
 
     def __reduce__(self) -> Any:
         raise AssertionError("nothing may be called to find out")
@@ -83,7 +83,7 @@ def test_a_type_that_is_refused_on_load(tmp_path: Path) -> None:
         with pytest.raises(RefusedType, match=says) as caught:
             saver.get_tuple(config)
         assert caught.value.type_name == "support.engine.states.Note"
-        assert value_at(saver, "00000002") == {"plain": [1]}  # the others are not touched by it
+        assert value_at(saver, "00000002") == {"plain": [1]}  # the other writes are unaffected
     with SqliteSaver(path, types=[Note]) as saver:
         assert value_at(saver, "00000001") == values
 

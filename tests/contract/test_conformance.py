@@ -20,7 +20,7 @@ CAPABILITIES = {capability.value for capability in Capability}
 
 
 def threaded(name: str) -> Call:
-    """An async method that runs the sync method of this name in a thread."""
+    """Return an async method that runs the sync method of this name in a thread."""
 
     async def call(self: "SyncFace", *args: Any, **kwargs: Any) -> Any:
         return await asyncio.to_thread(getattr(self.saver, name), *args, **kwargs)
@@ -29,7 +29,7 @@ def threaded(name: str) -> Call:
 
 
 class SyncFace(BaseCheckpointSaver[Any]):
-    """A saver whose sync methods are called by their async names, the only ones the suite calls."""
+    """A saver whose sync methods have async names, since the suite calls only those."""
 
     def __init__(self, saver: Saver) -> None:
         super().__init__(serde=saver.serde)
@@ -59,7 +59,7 @@ FACES: dict[str, Callable[[Saver], Saver]] = {"sync": SyncFace, "async": async_f
 
 
 def registered(name: str, face: str, directory: Path) -> RegisteredCheckpointer:
-    """A new saver, on an empty store, for each capability."""
+    """Register a factory that opens a new saver on an empty store for each capability."""
 
     async def opened() -> AsyncGenerator[Saver, None]:
         with SAVERS[name](Path(mkdtemp(dir=directory))) as saver:
@@ -83,7 +83,7 @@ async def test_conforms(name: str, face: str, tmp_path: Path, request: pytest.Fi
 def test_each_face_has_each_capability(
     name: str, capability: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The suite looks only for async methods, and takes the ones that a base class offers for missing."""
+    """The suite looks only for async methods, and ignores those of the base class."""
     needing(name, request)
     with SAVERS[name](tmp_path) as saver:
         for method in (capability, f"a{capability}"):

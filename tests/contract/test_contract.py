@@ -47,7 +47,10 @@ class TestSqliteInMemory(BriefContract):
 
 @pytest.fixture(scope="module")
 def postgres(postgres_server: PostgresServer) -> Iterator[PostgresUnderTest]:
-    """One store for all tests, which empty it: to make the tables takes longer than most of them."""
+    """Open one store for all tests, which empty it.
+
+    Creating the tables takes longer than most tests.
+    """
     with postgres_store(postgres_server.url) as store:
         yield store
 

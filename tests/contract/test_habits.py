@@ -1,4 +1,4 @@
-"""Names and habits that people bring from LangGraph's savers: taken, or answered with what to write."""
+"""Names and habits from LangGraph's savers are accepted, or answered with advice."""
 
 from __future__ import annotations
 

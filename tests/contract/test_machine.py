@@ -51,7 +51,7 @@ class TieredMachine(SaverMachine):
 
 
 class PostgresMachine(SaverMachine):
-    """On one store for all histories, emptied before each."""
+    """Uses one store for all histories, emptied before each."""
 
     shared: PostgresUnderTest
 
@@ -61,7 +61,7 @@ class PostgresMachine(SaverMachine):
 
 
 class RedisMachine(SaverMachine):
-    """On one prefix for all histories, emptied before each."""
+    """Uses one prefix for all histories, emptied before each."""
 
     shared: RedisUnderTest
 

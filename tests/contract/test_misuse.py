@@ -1,4 +1,4 @@
-"""Calls that read well and mean something else: each is refused before anything happens, and says what to write."""
+"""Plausible calls with another meaning are refused early, with advice."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ def test_the_package_lists_its_public_names() -> None:
     ("client", "extra", "url"), [("psycopg", "postgres", "postgresql://host/db"), ("redis", "redis", "redis://host")]
 )
 def test_without_its_client_a_backend_says_what_to_install(client: str, extra: str, url: str) -> None:
-    """In a process of its own, where the client cannot be imported. The advice holds for a Keel that is in no index."""
+    """Runs in its own process, without the client.
+
+    The advice is valid even if Keel is in no package index.
+    """
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (needs,) = project["optional-dependencies"][extra]
     program = (
@@ -149,7 +152,7 @@ def test_a_question_mark_may_be_in_a_name(
 
 @pytest.mark.parametrize("url", ["sqlite:///{}/agent.db", "files:///{}/agent"])
 def test_files_are_their_owners_alone(url: str, tmp_path: Path) -> None:
-    """What a thread says is nobody else's, whatever the umask of the program."""
+    """Only their owner can read the files of a thread, whatever the program's umask."""
     with open_saver(url.format(tmp_path)) as saver:
         checkpoint: Any = checkpoint_of("1", {"long": "x" * 100_000})
         config = saver.put(at(), checkpoint, {"source": "loop", "step": 1, "parents": {}}, {})

@@ -1,4 +1,4 @@
-"""The contract once more for a tenant: a store in which others have as much behaves as one of its own."""
+"""The contract for a tenant, in a store where others have as much data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from langgraph_keel import KeelSaver
 
 
 class OfTenant:
-    """A store whose savers all are one tenant's."""
+    """A store whose savers all belong to one tenant."""
 
     def __init__(self, store: Any) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""The whole contract once more on two stores: a hot one before a cold one."""
+"""The whole contract on two stores: a hot one before a cold one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from support.stores.tiered import TieredUnderTest
 
 
 class TieredContract(BriefContract):
-    """The contract, but for trips: there are two stores, and tests/backends/test_tiered.py counts those to each."""
+    """The contract without counts of trips.
+
+    There are two stores; tests/backends/test_tiered.py counts the trips to each.
+    """
 
     most_trips = 30
 

@@ -1,4 +1,4 @@
-"""Whole random graphs with random histories, beside LangGraph's InMemorySaver: in every moment the same is seen."""
+"""Random graphs and histories look the same as on LangGraph's InMemorySaver."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Doc = dict[str, Any]
 
 
 def merged(old: Doc, new: Doc) -> Doc:
-    """Documents in documents, merged."""
+    """Merge documents recursively."""
     both = {**old, **new}
     nested = {key for key in old.keys() & new.keys() if isinstance(old[key], dict) and isinstance(new[key], dict)}
     return both | {key: merged(old[key], new[key]) for key in nested}
@@ -53,7 +53,7 @@ class State(TypedDict, total=False):
 
 
 class SubState(TypedDict, total=False):
-    """What it shares with its parent must not grow when it is handed to and fro."""
+    """The state shared with the parent must not grow when it is passed back and forth."""
 
     doc: Annotated[Doc, merged]
     own: Annotated[list[Any], operator.add]
@@ -82,7 +82,7 @@ class Node:
     writes: frozenset[str]
     doc: Doc
     asks: int
-    # Where it leads to after an even count, and after an odd one; "worker" is sent to, by name and number.
+    # The next nodes after an even count, and after an odd one; "worker" is sent to, by name and number.
     exits: tuple[tuple[str, ...], tuple[str, ...]]
 
     @property
@@ -94,7 +94,7 @@ class Node:
 class Spec:
     nodes: dict[str, Node]
     entries: tuple[str, ...]
-    # Of the subgraph: `True` keeps its state from call to call.
+    # Of the subgraph: with `True` it keeps its state between calls.
     memory: bool
     sub_asks: int
 
@@ -102,7 +102,7 @@ class Spec:
 @dataclass(frozen=True)
 class Act:
     kind: str
-    # From an earlier checkpoint: a fork, or a run that is repeated.
+    # Starts from an earlier checkpoint: a fork, or a repeated run.
     is_back: bool
     number: int
     doc: Doc
@@ -146,7 +146,7 @@ ACTS = st.builds(
 
 
 class World:
-    """A graph with a saver, and whether one of its nodes fails now."""
+    """A graph with a saver; its nodes fail while an act is broken."""
 
     def __init__(self, spec: Spec, saver: Saver, thread: str) -> None:
         self._spec, self._saver = spec, saver
@@ -201,10 +201,10 @@ class World:
 
         return route
 
-    # -- what is done with it ------------------------------------------------------------------------------------------
+    # -- acts ----------------------------------------------------------------------------------------------------------
 
     def do(self, act: Act) -> Any:
-        """Do it; return what came of it."""
+        """Perform an act; return its result."""
         self._is_broken = act.is_broken
         return attempt(self._do, act)
 
@@ -219,7 +219,7 @@ class World:
             return None
         if act.kind == "go on":
             return self._run(act, None, config)
-        # Where nothing is asked (any more) Keel drops an answer, and InMemorySaver keeps it for the next question.
+        # If no question is pending (any more) Keel drops an answer, and InMemorySaver keeps it for the next question.
         tasks = self.graph.get_state(config).tasks if act.kind == "answer" else ()
         asked = [each for task in tasks if task.result is None for each in task.interrupts]
         return self._run(act, Command(resume=answers(act, asked)) if asked else said, config)
@@ -229,10 +229,13 @@ class World:
         found = self.graph.invoke(given, config, durability=act.durability, interrupt_before=[*act.stops])
         return plain(found, {})
 
-    # -- what is seen of it --------------------------------------------------------------------------------------------
+    # -- observations --------------------------------------------------------------------------------------------------
 
     def see(self) -> Any:
-        """Return all that can be read, with names in the places of ids: the order in which things were stored."""
+        """Return everything that can be read.
+
+        Ids are replaced by names in the order of storage.
+        """
         config = self._config
         history = attempt(lambda: list(self.graph.get_state_history(config))[::-1])
         states = history if isinstance(history, list) else []
@@ -254,15 +257,16 @@ class World:
 
 
 def answers(act: Act, asked: Sequence[Interrupt]) -> Any:
-    """Return the answers to as many questions as the act says.
+    """Return the answers to as many questions as the act gives.
 
-    By their ids: one for whatever is asked InMemorySaver gives to the next question, too (`test_resume_hazards.py`).
+    They are given by id: InMemorySaver gives an answer without an id to the next question, too
+    (`test_resume_hazards.py`).
     """
     return {each.id: {"yes": act.number} for each in asked[: 1 + act.number % len(asked)]}
 
 
 def attempt(call: Callable[..., Any], *given: Any) -> Any:
-    """Return what a call returns, or what it raises: LangGraph's errors, and those of nodes, are seen too."""
+    """Return the result of a call, or the error of LangGraph or of a node."""
     try:
         return call(*given)
     except Exception as error:
@@ -277,7 +281,7 @@ def id_of(config: RunnableConfig | None) -> str:
 
 
 def plain(value: Any, names: dict[str, str]) -> Any:
-    """A value that can be compared: types and the order of things count, ids do not."""
+    """Return a value for comparison: types and orders count, ids do not."""
     if isinstance(value, str):
         return re.sub(UUID, lambda found: names.get(found[0], "?"), value)
     if isinstance(value, dict):
@@ -309,7 +313,10 @@ def nested(state: Any, names: dict[str, str]) -> Any:
 
 
 def stored(found: Any, names: dict[str, str]) -> Any:
-    """What the saver itself says. Versions are each saver's own: only their numbers are alike."""
+    """Return the saver's own view.
+
+    Versions differ by saver: only their numbers are compared.
+    """
     writes = defaultdict(list)
     for task, channel, value in found.pending_writes or ():
         writes[task].append((channel, plain(value, names)))

@@ -1,4 +1,7 @@
-"""`saver.raw`, and what only shows, where the program's classes are not there: all that can be read is read."""
+"""`saver.raw` and other views need none of the program's classes.
+
+They read as much as possible.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ CONFIG = config_for("t")
 
 
 def check_state(values: dict[str, Any]) -> None:
-    """Check the state of `support.shop.application`: a placeholder at each smallest spot, the rest as it was put."""
+    """Check the state of `support.shop.application`.
+
+    Placeholders replace the smallest possible parts; the rest is unchanged.
+    """
     hello, paid, said = values["messages"]
     assert (hello, said.content) == (HumanMessage("Hello", id="h1"), "It is paid.")
     assert (paid.content, paid.artifact.type_name) == ("paid", "support.shop.models.Order")
@@ -53,7 +59,7 @@ def check_state(values: dict[str, Any]) -> None:
 
 
 def check_shown(saver: KeelSaver) -> None:
-    """What only shows needs no `raw`."""
+    """Check that views do not need `raw`."""
     moments = saver.timeline("t")
     assert [moment.nodes for moment in moments] == [(), ("__start__",), ("begin",), ("pay",)]
     assert moments[-1].next == ("ask", "beside")
@@ -115,7 +121,10 @@ async def test_asynchronously_too(place: Place) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["sqlite", "redis"], indirect=True)
 def test_a_placeholder_is_never_stored(place: Place) -> None:
-    """Rewinding and forking copy what is stored; whatever would write a placeholder is refused, and nothing written."""
+    """Rewinding and forking copy the stored values.
+
+    Writing a placeholder is refused, and nothing is stored.
+    """
     left_by_a_shop(place)
     with place.open() as saver:
         before = [each.config for each in saver.raw.list(CONFIG)]

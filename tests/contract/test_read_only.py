@@ -1,4 +1,4 @@
-"""A store that may only be read is read; a put on it is a named error."""
+"""A read-only store can be read; a write to it is a named error."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def as_nobody(work: Callable[[Path], None], path: Path) -> None:
 
 @pytest.fixture
 def locked_away(store: Path) -> Iterator[Path]:
-    """A store that may only be read, in a directory that may not be written, as on a CD."""
+    """Make a read-only store in a read-only directory, as on a CD."""
     directory = Path(tempfile.gettempdir()) / f"keel-read-only-{os.getpid()}"
     directory.mkdir()
     target = directory / "keel.db"

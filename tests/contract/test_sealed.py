@@ -1,4 +1,4 @@
-"""The whole contract once more with a keyring: what is sealed behaves as what is not."""
+"""The whole contract with a keyring: sealed data behaves like plain data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ HIDING = Keyring(LocalKey("k1", bytes(range(32))), hide_names=True)
 
 
 class Sealed:
-    """A store whose savers all have a keyring. What it holds is shown with what was sealed, to look for secrets."""
+    """A store whose savers all have a keyring.
+
+    `raw` adds the plain form of sealed data, for the search for secrets.
+    """
 
     def __init__(self, store: Any, made: dict[bytes, bytes], keyring: Keyring = KEYRING) -> None:
         self._store = store
@@ -37,7 +40,7 @@ class Sealed:
         return saver
 
     def wipe(self) -> None:
-        """Remove all but the keys of the store: savers that are open know them."""
+        """Remove everything except the store's keys, which open savers remember."""
         with self.open() as saver:
             store = saver.engine.session.store
             assert isinstance(store, sealed_store.SealedStore)
@@ -63,7 +66,7 @@ def _base64(sealed: bytes) -> bytes:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> dict[bytes, bytes]:
-    """What was sealed, by what became of it."""
+    """The plain frames, by their sealed form."""
     found: dict[bytes, bytes] = {}
 
     def seal(frame: bytes, *args: Any) -> bytes:
@@ -76,7 +79,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[bytes, bytes]:
 
 
 class SealedContract(BriefContract):
-    """The contract, but for trips, which are counted in tests/keys: the first of a thread and of a saver take more."""
+    """The contract without counts of trips, which tests/keys checks.
+
+    The first request of a thread and of a saver takes more trips.
+    """
 
     most_trips = 20
 
@@ -87,16 +93,19 @@ for _name in (
     "test_one_round_trip_each_without_a_memo",
     "test_rewinding_takes_few_round_trips",
     "test_forking_takes_few_round_trips",
-    # What is refused has given the target keys, and has taken them away again.
+    # The refused copy has given the target keys, and has removed them again.
     "test_an_entry_that_is_gone_is_not_copied_up_to",
-    # Its key is left.
+    # Its key remains.
     "test_a_tenant_that_has_nothing_left_is_not_listed",
 ):
     setattr(SealedContract, _name, None)
 
 
 class NamelessContract(SealedContract):
-    """The backend knows no name. Less what happens in the first trip but one: a saver's first one reads the keys."""
+    """The contract with hidden names.
+
+    It omits a test of the second trip: a saver's first trip reads the keys.
+    """
 
     test_what_goes_meanwhile_is_not_rewound_to: Any = None
 
@@ -152,7 +161,10 @@ class TestSealedRedis(SealedContract):
 
 @pytest.fixture(scope="module")
 def postgres(postgres_server: PostgresServer) -> Iterator[PostgresUnderTest]:
-    """One store for all tests, which empty it: to make the tables takes longer than most of them."""
+    """Open one store for all tests, which empty it.
+
+    Creating the tables takes longer than most tests.
+    """
     with postgres_store(postgres_server.url) as store:
         yield store
 

@@ -1,4 +1,4 @@
-"""`saver.threads` and `saver.athreads`: both faces list the same, on every backend."""
+"""`saver.threads` and `saver.athreads` list the same, on every backend."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def asynchronously(saver: KeelSaver, *arguments: Any, **options: Any) -> l
 
 
 def both(saver: KeelSaver, *arguments: Any, **options: Any) -> list[str]:
-    """The ids that both faces list."""
+    """Return the ids that both faces list."""
     found = list(saver.threads(*arguments, **options))
     assert asyncio.run(asynchronously(saver, *arguments, **options)) == found
     return [info.thread_id for info in found]
@@ -45,7 +45,7 @@ def test_a_limit_counts_threads_over_pages(saver: KeelSaver, world: World) -> No
         saver.put(place, empty_checkpoint(), {}, {})
     assert len(both(saver)) == PAGE + 2
     assert both(saver, PAGE + 1) == [f"t{number:03}" for number in reversed(range(PAGE + 1))]
-    assert both(saver, 1, model="m") == ["first"]  # after a page without
+    assert both(saver, 1, model="m") == ["first"]  # after an empty page
 
 
 def test_a_limit_that_cannot_be_meant_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The contract once more with all over 1 KB in objects: what is kept elsewhere behaves as what is not."""
+"""The contract with all values over 1 KB in objects, which makes no difference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from langgraph_keel.blobs.store import LEAST
 
 
 class WithBlobs:
-    """A store whose savers keep in objects what they can. What it holds is shown with what these hold."""
+    """A store whose savers keep values in objects if possible.
+
+    `raw` adds the content of the objects.
+    """
 
     def __init__(self, store: Any, objects: Path, **options: Any) -> None:
         self._store = store
@@ -38,7 +41,10 @@ class WithBlobs:
 
 
 class BlobContract(BriefContract):
-    """The contract, but for trips, which are counted in tests/blobs: what is large takes some more."""
+    """The contract without counts of trips, which tests/blobs checks.
+
+    Large values take more trips.
+    """
 
     most_trips = 20
 

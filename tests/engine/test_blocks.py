@@ -1,4 +1,7 @@
-"""Lists are proved unchanged in blocks: whatever changes in one is found, and what does not costs nothing."""
+"""Lists are proved unchanged block by block.
+
+Every change is found, and an unchanged block costs nothing.
+"""
 
 from __future__ import annotations
 
@@ -102,6 +105,6 @@ def test_rows_show_the_items_of_any_runs(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("kind", [Kind.WHOLE, Kind.TREE])
 def test_a_value_of_which_no_item_is_left_is_named(kind: Kind) -> None:
-    """Damaged refs may show none (seen on PostgreSQL: an array of owners)."""
+    """Damaged refs may contain no runs (seen on PostgreSQL: an array of owners)."""
     with pytest.raises(CorruptStore, match="no items"):
         Unpacker(Codec(KeelSerializer())).value(Ref(kind), [])

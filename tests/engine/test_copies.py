@@ -1,4 +1,4 @@
-"""Fresh copies of what was decoded once: equal in value and type, and nothing that can be changed is in two of them."""
+"""Fresh copies of a decoded value are equal, and share no mutable part."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HOLDERS = ("__dict__", "__pydantic_private__", "__pydantic_extra__", "__pydantic
 
 
 def parts_of(value: Any) -> Iterator[Any]:
-    """All that stands in a value and can be changed, the value itself included."""
+    """Return all mutable parts of a value, including itself."""
     if isinstance(value, (dict, list, set, tuple, frozenset)):
         inner = [*value, *value.values()] if isinstance(value, dict) else [*value]
     else:
@@ -61,7 +61,7 @@ def parts_of(value: Any) -> Iterator[Any]:
 
 
 def check_copies(value: Any) -> bool:
-    """Make copies of a value as it is read back; return whether they can be made."""
+    """Copy a value as it is read back; return whether it can be copied."""
     decoded = KEEL.unpack(KEEL.pack(value))
     kept = [*parts_of(decoded)]
     try:
@@ -128,7 +128,7 @@ def test_keys_are_weighed(wrap: Any) -> None:
 
 
 class Vain(BaseModel):
-    """A class with code that is never to run: not to weigh a value, nor to look at what it has."""
+    """A class whose code must never run: neither to weigh nor to inspect a value."""
 
     items: list[int]
 
@@ -189,7 +189,7 @@ def state_of(step: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("reads", [1, 2, 3, 7])
 def test_reads_between_puts(saver: SqliteSaver, reads: int) -> None:
-    """However often a state is read, and whatever is done to what was read: the next read is what was put."""
+    """A read is always right, after any number of other reads and any edits of these."""
     for step in range(5):
         if step == 3:
             dropped = state_of(step)
@@ -208,7 +208,7 @@ def test_reads_between_puts(saver: SqliteSaver, reads: int) -> None:
             assert found.metadata["tags"] == ["a", {"b": 1}]  # type: ignore[typeddict-item]
             assert found.checkpoint["id"] == f"{step:04}"
             assert found.checkpoint.items() >= versions_of(expected).items()
-            for part in [*parts_of(found.checkpoint), *parts_of(found.metadata)]:  # LangGraph changes what it gets
+            for part in [*parts_of(found.checkpoint), *parts_of(found.metadata)]:  # LangGraph changes its input
                 if isinstance(part, (list, dict, set)):
                     part.clear()
 
@@ -224,7 +224,7 @@ def test_versions_of_a_list_share_nothing_that_can_be_changed(saver: SqliteSaver
 
 
 def test_versions_of_namespaces_have_nothing_in_common(saver: SqliteSaver) -> None:
-    """The items of each have numbers of their own, so that references of both are alike."""
+    """The items of each namespace have their own numbers, so references may be equal."""
     for namespace in ("", "sub:1"):
         for step in range(5):
             config = config_for("t", f"{step - 1:04}" if step else None)
@@ -237,7 +237,7 @@ def test_versions_of_namespaces_have_nothing_in_common(saver: SqliteSaver) -> No
 
 
 def test_a_put_forgets_no_entry_for_its_copies(saver: SqliteSaver) -> None:
-    """Where what copies are made of has no room beside the next entry, that is known without it, and all of it."""
+    """The memo keeps the whole entry if it has no room for copies next to it."""
     todos = [{"content": [nth], "done": False} for nth in range(500)]
     image = random.Random(1).randbytes(HUGE_ROW)
     put(saver, 0, {"todos": todos, "image": image, "text": ""})
@@ -272,7 +272,10 @@ def test_others_are_forgotten_where_copies_have_no_room() -> None:
 
 
 def test_what_has_no_room_is_prepared_once(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To prepare a value takes several times as long as to decode it: not again and again, to be forgotten then."""
+    """Preparing a value takes several times as long as decoding it.
+
+    If there is no room, it must not be repeated in vain.
+    """
     todos = [{"content": [nth], "done": False} for nth in range(500)]
     put(saver, 0, {"todos": todos})
     known = saver.engine.session.memo.get(("t", ""))
@@ -292,7 +295,7 @@ def test_what_has_no_room_is_prepared_once(saver: SqliteSaver, monkeypatch: pyte
 
 
 def test_a_thread_that_was_deleted_elsewhere_begins_anew() -> None:
-    """The numbers of its items begin anew, too: what was read of the former thread is nothing of the new one."""
+    """Item numbers restart, too, so values of the deleted thread must not be reused."""
     with SqliteSaver(":memory:") as saver:
         put(saver, 0, {"kept": {"a": [1]}, "todos": [{"a": 1}]})
         for _ in range(4):

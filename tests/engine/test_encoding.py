@@ -1,4 +1,7 @@
-"""What comes back equals what was put: the encoding against a store of whole values, over random histories."""
+"""Values come back unchanged: the encoding is compared with whole values.
+
+The histories are random.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ HANDS = st.integers(0, 1)
 
 @dataclass
 class Whole:
-    """A checkpoint as the whole-value store keeps it."""
+    """A checkpoint as the store of whole values keeps it."""
 
     id: str
     parent: str | None
@@ -36,7 +39,7 @@ class Whole:
 
 
 class Histories(RuleBasedStateMachine):
-    """Two savers on one store, and beside them a deepcopy of everything that was put."""
+    """Two savers on one store, and a deepcopy of every stored checkpoint."""
 
     memo = 100, 1 << 20
 
@@ -68,19 +71,19 @@ class Histories(RuleBasedStateMachine):
         self.put(0, 0)
 
     def _step(self, edits: list[Edit], hand: int, run: int) -> None:
-        """Change the objects that were put last, in place, and put them again."""
+        """Change the last stored objects in place, and store them again."""
         for edit in edits:
             apply(self.state, edit)
         self.put(hand, run)
 
-    # Most steps are of this kind: hypothesis takes each rule as often as any other.
+    # Most steps are of this kind: Hypothesis chooses all rules with equal probability.
     step = rule(edits=EDITS, hand=HANDS, run=st.integers(0, 4))(_step)
     step_alone = rule(edits=LONE_EDITS, hand=HANDS, run=st.integers(0, 4))(_step)
     step_retyped = rule(edits=RETYPES, hand=HANDS, run=st.integers(0, 4))(_step)
 
     @rule(edits=EDITS)
     def change(self, edits: list[Edit]) -> None:
-        """Change what was put, with no put that would tell."""
+        """Change stored objects without storing them."""
         for edit in edits:
             apply(self.state, edit)
 
@@ -97,7 +100,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(has_checkpoints)
     @rule(hand=HANDS, edits=EDITS)
     def put_again(self, hand: int, edits: list[Edit]) -> None:
-        """The same id once more, with other values."""
+        """Store other values under the same id."""
         last = self.living[-1]
         for edit in edits:
             apply(self.state, edit)
@@ -107,14 +110,14 @@ class Histories(RuleBasedStateMachine):
     @precondition(has_checkpoints)
     @rule(hand=HANDS, which=st.integers(0, 50))
     def fork(self, hand: int, which: int) -> None:
-        """Go on from an older checkpoint, with the very objects that it gave."""
+        """Continue from an older checkpoint, with the objects that it returned."""
         self.adopt(self.read(hand, self.living[which % len(self.living)]))
 
     def adopt(self, found: CheckpointTuple) -> None:
         self.config, self.state = found.config, found.checkpoint["channel_values"]
 
     def latest(self, hand: int) -> None:
-        """Go on from what is the latest now."""
+        """Continue from the current latest checkpoint."""
         found = self.hands[hand].get_tuple(config_for(self.thread))
         if found is None:
             self.config = config_for(self.thread)
@@ -139,7 +142,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.living and len(self.kept) < 4)
     @rule(hand=HANDS)
     def copy_thread(self, hand: int) -> None:
-        """And go on with the copy."""
+        """Copy the thread and continue with the copy."""
         target = f"copy{len(self.kept)}"
         self.hands[hand].copy_thread(self.thread, target)
         self.kept[target] = deepcopy(self.living)
@@ -190,13 +193,13 @@ class Histories(RuleBasedStateMachine):
 
 
 class TinyMemo(Histories):
-    """Everything is forgotten at once, or nearly."""
+    """The memo forgets nearly everything immediately."""
 
     memo = 1, 1000
 
 
 class LightMemo(Histories):
-    """What is known of a thread mostly has room without what its rows hold, and not with it."""
+    """The memo usually has room for an entry only without the content of its rows."""
 
     memo = 10, 3000
 
@@ -218,7 +221,10 @@ class InSqliteTinyMemo(InSqlite):
 
 
 class InFiles(Histories):
-    """Real second connections, really closed and opened again; and at the end nothing is left in the file."""
+    """Uses real second connections, which are closed and reopened.
+
+    At the end, the file must be empty.
+    """
 
     memo = 1, 1 << 20
 

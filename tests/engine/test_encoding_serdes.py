@@ -1,4 +1,4 @@
-"""Any serializer works: what comes back is what that serializer gives, in the same small form."""
+"""Any serializer works: values come back as it restores them, in the small form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METADATA: CheckpointMetadata = {"source": "loop", "step": 1, "parents": {}}
 
 
 class PickleSerializer:
-    """What some programs use, and Keel never does by itself."""
+    """Some programs use this; Keel never does by itself."""
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         return "pickle", pickle.dumps(obj)
@@ -35,7 +35,7 @@ class PickleSerializer:
 
 
 class JsonSerializer:
-    """Knows nothing but plain data."""
+    """Supports only plain data."""
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         return "json", json.dumps(obj).encode()
@@ -93,7 +93,10 @@ def through(serde: SerializerProtocol, value: Any) -> Any:
 
 
 def expected(serde: SerializerProtocol, values: dict[str, Any]) -> dict[str, Any]:
-    """A list goes through element by element: that is where `JsonPlusSerializer` and others see no difference."""
+    """Return the expected value.
+
+    A list is serialized by element, which makes no difference to `JsonPlusSerializer` and others.
+    """
     return {
         name: [through(serde, part) for part in value] if type(value) is list else through(serde, value)
         for name, value in deepcopy(values).items()
@@ -116,7 +119,7 @@ def open_saver(kind: str, path: Path, serde: Any) -> KeelSaver:
     return SqliteSaver(path / "keel.db", serde=serde) if kind == "sqlite" else MemorySaver(serde=serde)
 
 
-# LangGraph's serializer logs what it was not told to expect; what it returns is what counts here.
+# LangGraph's serializer logs unexpected types; only its results count here.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @pytest.mark.parametrize(("name", "state"), CASES)
@@ -191,7 +194,7 @@ def test_another_serializer_s_values_are_refused_by_keel_s_own(written: str, tmp
 
 
 def test_a_store_may_change_its_serializer(tmp_path: Path) -> None:
-    """What Keel's own serializer wrote is read beside what a foreign one writes."""
+    """Values of Keel's serializer can be read next to those of a foreign one."""
     values = rich_state()
     del values["note"]
     with SqliteSaver(tmp_path / "keel.db") as saver:

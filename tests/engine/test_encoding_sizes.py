@@ -1,4 +1,4 @@
-"""How much is stored: runs, rows and bytes after the edits that programs make."""
+"""The stored size, in runs, rows and bytes, after typical edits."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from langgraph_keel.engine.records import Entry, NewEntry, Outcome
 from langgraph_keel.engine.session import Session
 
 LIMIT_OF_ROWS = 45
-"""For 1000 small messages: the study measured 40 when 32 go to a row."""
+"""For 1000 small messages: the study measured 40, with 32 in a row."""
 
 
 class Writing:
-    """One thread, and what each put sent to the store."""
+    """One thread, and the data that each write sent to the store."""
 
     def __init__(self, saver: Any) -> None:
         self.saver = saver
@@ -62,12 +62,12 @@ class Writing:
 
 
 def appended(new: NewEntry, channel: str) -> int:
-    """How many items a put added to a channel's log."""
+    """Return the number of items that a write added to a channel's log."""
     return sum(row.count for row in new.appends.get(channel, ()))
 
 
 def nbytes(new: NewEntry) -> int:
-    """Bytes of items that a put stores."""
+    """Return the bytes of items that a write stores."""
     return sum(len(row.body) for rows in (*new.appends.values(), *new.repacks.values()) for row in rows)
 
 
@@ -82,7 +82,7 @@ def writing(request: pytest.FixtureRequest) -> Iterator[Writing]:
 
 
 def text(seed: int, length: int = 300) -> str:
-    """Text that does not compress away."""
+    """Return text that does not compress."""
     return "".join(random.Random(seed).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=length))
 
 
@@ -111,7 +111,7 @@ def test_an_append_stores_one_item_and_one_run(writing: Writing) -> None:
 @pytest.mark.parametrize("reads", [False, True])
 @pytest.mark.parametrize("memo_bytes", [0, 100_000], ids=["no memo", "a memo for what is known of it"])
 def test_a_thread_that_has_no_room_in_the_memo_stores_what_is_new(memo_bytes: int, reads: bool) -> None:
-    """It was written whole at each checkpoint, which is 400 KB here."""
+    """Previously, it was written whole at each checkpoint, here 400 KB."""
     with SqliteSaver(":memory:", memo_bytes=memo_bytes) as saver:
         writing, chat, note = Writing(saver), messages(1000), {"pages": [text(nth) for nth in range(500)], "seen": 0}
         values, config = {"m": chat, **({"note": note} if memo_bytes else {})}, config_for("t")
@@ -124,7 +124,7 @@ def test_a_thread_that_has_no_room_in_the_memo_stores_what_is_new(memo_bytes: in
                 saver.get_tuple(config)
         first, *others = map(nbytes, writing.sent)
         assert first > 200_000
-        assert sorted(others)[-4] < 30_000  # a snapshot is written again when its deltas have become many
+        assert sorted(others)[-4] < 30_000  # a snapshot is written again when it has many deltas
         assert sum(bool(new.repacks) for new in writing.sent) >= 2
         found = saver.get_tuple(config)
         assert found
@@ -139,7 +139,7 @@ def test_nothing_new_stores_nothing(writing: Writing) -> None:
 
 
 EDITS: dict[str, tuple[Callable[[list[Any]], object], int, int]] = {
-    # name: what is done to 100 messages, new items, runs
+    # name: the edit of 100 messages, new items, runs
     "in place": (lambda m: setattr(m[50], "content", "changed"), 1, 3),
     "equal but not the same": (lambda m: m[50].additional_kwargs.update(n=1.0), 1, 3),
     "replaced": (lambda m: m.__setitem__(50, message(1000)), 1, 3),
@@ -186,7 +186,7 @@ def test_a_fork_stores_only_its_difference(writing: Writing) -> None:
 
 
 def test_a_list_in_many_pieces_is_written_whole_once_it_has_cost_as_much(writing: Writing) -> None:
-    """The debt rule: naming the pieces must not cost more than the list itself, however long it goes on."""
+    """The debt rule: references to the pieces must not cost more than the list itself."""
     numbers = list(range(400))
     writing.put(n=numbers)
     shuffled = random.Random(1)
@@ -223,7 +223,7 @@ def test_a_thousand_small_messages_one_by_one_are_few_rows(tmp_path: Path) -> No
         rows = rows_in(path)
     assert sum(count for count, _ in rows) == 1000
     assert len(rows) <= LIMIT_OF_ROWS
-    # Linear: what a put writes does not grow with the list, but for the packing of 32 in one of 32 puts.
+    # Linear: a write does not grow with the list, except when it packs 32 items (one write in 32).
     content = 1000 * 300
     assert sum(stored) < 4 * content
     assert sum(stored[500:]) < 1.2 * sum(stored[:500])
@@ -237,7 +237,7 @@ def put_only(writing: Writing, chat: list[Any]) -> None:
 
 
 def test_packing_never_brings_back_what_was_removed(writing: Writing) -> None:
-    """A window that slides while rows are being packed."""
+    """A window slides while rows are packed."""
     window: list[Any] = []
     for number in range(150):
         window = [*window[-19:], message(number)]
@@ -249,7 +249,7 @@ def test_packing_never_brings_back_what_was_removed(writing: Writing) -> None:
 
 
 def large_dict() -> dict[str, Any]:
-    """About 100 KB, in 10 sections of 20 texts."""
+    """Return about 100 KB, in 10 sections of 20 texts."""
     return {f"section{s}": {f"key{k}": text(s * 100 + k, 500) for k in range(20)} for s in range(10)}
 
 
@@ -291,7 +291,7 @@ def test_deltas_are_replaced_by_a_snapshot_when_they_weigh_half_of_it(writing: W
         stored.append(nbytes(writing.put(d=value)))
     snapshots = [size for size in stored if size > first / 2]
     assert 1 <= len(snapshots) <= 5
-    # Reading never needs more than a snapshot and half of it again.
+    # Reading never needs more than 1.5 times a snapshot.
     assert len(writing.runs("d")) <= 100
 
 
@@ -328,13 +328,13 @@ def read(saver: Any, config: RunnableConfig) -> Any:
 @pytest.mark.parametrize("first", [0, 1, 5, 20])
 @pytest.mark.parametrize("rival", [32, 33, 36, 40, 60])
 def test_packing_by_two_processes_loses_nothing(writing: Writing, first: int, rival: int) -> None:
-    """One packs what it has in its memo, while another has packed a stretch that overlaps with it."""
+    """One process packs its known rows; another has packed an overlapping range."""
     one = writing.saver
     items: list[Any] = []
     old = grown(one, config_for("t"), items, range(32))
     window, before = items[first:], list(items)
     other: Any = twin(one, 100, 1 << 20)
-    # Trimmed by somebody else again, so that the window's start is learned from the store.
+    # Trimmed again by the rival, so that the window's start is read from the store.
     third: Any = twin(one, 100, 1 << 20)
     trimmed = grown(third, third.get_tuple(old).config, items[first:], range(100, 101))
     window = [*window, items_of(100)]

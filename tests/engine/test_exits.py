@@ -1,4 +1,4 @@
-"""A stream that a program keeps, or forgets, when it ends: the interpreter exits without a word."""
+"""The interpreter exits silently, whether a program keeps a stream or drops it."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Toys(Component):
     play, aplay = faces(_play)
 
     def _find_thread(self) -> Plan[tuple[str, str]]:
-        """Say in which thread a function is called that blocks."""
+        """Return the thread in which a blocking function is called."""
         return ((yield Call(self._name)), (yield Call(self._name, self._aname)))
 
     thread, athread = faces(_find_thread, "thread", on="other")

@@ -1,4 +1,4 @@
-"""What a process reads of a checkpoint that it knows: texts as they are, everything that can be changed afresh."""
+"""Reads of a known checkpoint return the same texts and fresh mutable values."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_is_put_after_a_read_is_read_then(saver: SqliteSaver) -> None:
 
 
 class Shouting(SerializerProtocol):
-    """Gives back something else than it was given."""
+    """Returns another value than it was given."""
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         return "shout", KeelSerializer().pack(obj)
@@ -127,7 +127,7 @@ def test_what_copies_are_made_of_counts_as_memory(saver: SqliteSaver) -> None:
 
 @pytest.mark.parametrize("place", [0, 31, 32, 40, 64, 95, 96, 99])
 def test_an_edit_in_place_of_a_long_list(place: int) -> None:
-    """Bytes have no proof of their own, so their block is looked at one by one."""
+    """Bytes have no proof of their own, so their block is compared item by item."""
     records: list[Any] = [{"id": number, "seen": 0} for number in range(100)]
     records[40], records[70] = b"\xc4bytes", bytearray(b"a buffer")
     with MemorySaver() as saver:

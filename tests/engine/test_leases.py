@@ -1,4 +1,4 @@
-"""Whether a claim of somebody else is over: what one sees of it on the own clock, and nothing else."""
+"""A process judges another's claim only by observations on its own clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from langgraph_keel.engine.leases import Watch, looks_alive
 
 
 class Looks:
-    """Looks at one claim, at times of a clock of its own."""
+    """Looks at one claim, at times of a separate clock."""
 
     def __init__(self, lease: float = 30.0) -> None:
         self.now = 0.0
@@ -28,8 +28,8 @@ def test_a_claim_that_stands_still_for_a_lease_is_over() -> None:
 def test_a_claim_that_was_renewed_lives_for_a_lease_from_then_on() -> None:
     looks = Looks()
     assert [looks.at(seconds, seconds) for seconds in (0, 10, 20)] == [None, False, False]
-    assert looks.at(39, 20) is False  # after 10, when it was seen last as it had been
-    assert looks.at(40, 20) is None  # by now it may be dead
+    assert looks.at(39, 20) is False  # seen unchanged for 10 after the first time
+    assert looks.at(40, 20) is None  # now it may be dead
     assert looks.at(50, 20) is True
 
 
@@ -39,7 +39,7 @@ def test_a_renewal_that_may_have_been_long_ago_says_nothing() -> None:
 
 
 def test_a_slow_reply_is_no_proof() -> None:
-    """The store may have looked at once, and its reply have been on its way for half a minute."""
+    """The store may have answered at once, and the reply may have taken half a minute."""
     looks = Looks()
     assert looks.at(5, 7, asked=0) is None
     assert looks.at(40, 7, asked=34.9) is None

@@ -1,4 +1,4 @@
-"""Where a checkpoint came from, over what prunes, rewinds and damage leave."""
+"""The origin of a checkpoint, after prunes, rewinds and damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How plans are carried out."""
+"""How drivers run plans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from langgraph_keel.engine.plan import StorePlan, arun
 
 
 class Swallowing:
-    """A driver whose reply comes together with a cancellation, which is lost, as `asyncio.wait_for` does."""
+    """A driver that loses a cancellation that comes with the reply.
+
+    `asyncio.wait_for` does that.
+    """
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
@@ -49,7 +52,7 @@ async def test_a_cancellation_that_a_client_loses_ends_the_plan() -> None:
 
 
 async def test_a_cancellation_of_before_ends_no_plan() -> None:
-    """A program may go on after one, to put things in order."""
+    """After a cancellation, a program may continue, for example to clean up."""
 
     async def main() -> str:
         try:

@@ -1,4 +1,7 @@
-"""Renaming layers turn the names in each argument and reply of each verb: derived from the verbs' own signatures."""
+"""Renaming layers translate all names in the arguments and replies of each verb.
+
+The cases are derived from the verbs' signatures.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ ARGUMENTS: Mapping[str, Any] = {
     "page": Page(("time", "thread"), 9, ["term"], oldest_first=True, tolerant=True),
     **{"shelf": SHELF, "expected": "token", "keys": ["key"], "tokens": {"key": "token"}},
 }
-"""A value for each argument of this name. Each name in it is that of its sort."""
+"""A value for each argument name. Each name in it is that of its sort."""
 OTHERS: Mapping[tuple[str, str], Any] = {
     ("write_entry", "new"): NewEntry(ADDRESS, None, b"", REFS, ROWS, ROWS, known={"channel": "what"}),
     ("swap_cell", "new"): CELL,
@@ -75,7 +78,7 @@ OTHERS: Mapping[tuple[str, str], Any] = {
     **{("list_cells", "after"): "key", ("list_strays", "after"): "thread", ("list_writes", "after"): WRITES},
     ("list_tenants", "after"): "tenant",
 }
-"""The same for arguments that are something else in each verb."""
+"""The values of arguments whose type depends on the verb."""
 REPLIES: Mapping[str, list[Any]] = {
     "write_entry": [Stored(7, {"channel": 3})],
     "read_entry": [FOUND, Unchanged("parent", [BATCH]), None],
@@ -94,7 +97,7 @@ REPLIES: Mapping[str, list[Any]] = {
     "list_kinds": [["kind"]],
     "list_tenants": [["tenant"]],
 }
-"""What each verb replies; for the others, which name nothing, a number."""
+"""The replies of each verb; all others reply with a number, without names."""
 NAMES = Names(bytes(32))
 HIDDEN = {sort: NAMES.hide(sort.encode(), sort) for sort in ("namespace", "channel", "task")}
 BELOW: Mapping[str, Mapping[str, str]] = {
@@ -102,11 +105,11 @@ BELOW: Mapping[str, Mapping[str, str]] = {
     "tenant": {"thread": prefix_of("acme") + "thread"},
     "nameless": {**HIDDEN, "path": NAMES.hide(b"task path", "path")},
 }
-"""By layer, what each sort of name is in the store below."""
+"""The names in the store below, by layer and sort."""
 
 
 def renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """The same with other names, whatever it is made of."""
+    """Return the value with other names, at any depth."""
     if isinstance(value, str):
         return names.get(value, value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -144,7 +147,7 @@ def bound(verb: str, args: tuple[Any, ...], more: Mapping[str, Any]) -> Mapping[
 
 
 def calls_of(verb: str) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Each number of its arguments by their places, the others by keyword, and those with a default left out, too."""
+    """Yield calls with any number of positional arguments, with and without defaults."""
     given = {each.name: OTHERS.get((verb, each.name), ARGUMENTS.get(each.name)) for each in parameters(verb)}
     needed = [each.name for each in parameters(verb) if each.default is Parameter.empty]
     for names in ([*given], needed):
@@ -159,7 +162,10 @@ def carry_out(plan: Plan[Any]) -> Any:
 
 
 def both_maps(names: Mapping[str, str]) -> tuple[NameMap, NameMap]:
-    """What turns each sort of name into that below, and back; nothing else is taken for a name of the sort."""
+    """Return the maps of each sort of name to the store below, and back.
+
+    They fail for names of another sort.
+    """
 
     def map_of(by_sort: Mapping[str, tuple[str, str]]) -> NameMap:
         def turning(sort: str) -> Callable[[str], str]:
@@ -246,7 +252,7 @@ def find_nothing(_: bool) -> Plan[None]:
 
 
 def test_what_names_only_threads_is_asked_of_the_store_below_itself() -> None:
-    """Hidden names have no key to be looked for there, which may be lost when a thread is deleted."""
+    """Hidden names need the keys, which may be lost when a thread is deleted."""
     below = Recording().verbs
     store = NamelessStore(below, find_hidden)
     assert {verb for verb in VERBS if getattr(store, verb) is getattr(below, verb)} == {
@@ -256,7 +262,7 @@ def test_what_names_only_threads_is_asked_of_the_store_below_itself() -> None:
 
 def test_the_table_has_every_verb_of_a_store() -> None:
     verbs = {name for name in vars(Store) if not name.startswith("_")}
-    assert verbs - VERBS.keys() == {"of_tenant"}  # that is no plan
+    assert verbs - VERBS.keys() == {"of_tenant"}  # that is not a plan
 
 
 def test_a_thread_that_is_named_moves_in_first() -> None:
@@ -270,7 +276,7 @@ def test_a_thread_that_is_named_moves_in_first() -> None:
 
 
 def test_layers_stand_in_their_order(tmp_path: Path) -> None:
-    """Objects are sealed, names are hidden below the seals, and what moves in has passed both."""
+    """Objects are sealed, names are hidden below the seals; imports pass both layers."""
     keyring = Keyring(LocalKey("k", bytes(range(32))), hide_names=True)
     options: Any = {"encryption": keyring, "blobs": f"file:{tmp_path}", "moving_from": InMemorySaver()}
     with MemorySaver(**options) as saver:

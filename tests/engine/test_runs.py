@@ -1,4 +1,7 @@
-"""A run whose checkpoint was refused does not act any more: two and eight at once, LangGraph's default durability."""
+"""A run whose checkpoint was refused stops acting.
+
+Two and eight runs at the same time, with LangGraph's default durability.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class State(TypedDict, total=False):
 
 
 class Talker(BaseChatModel):
-    """A model that says who has called it."""
+    """A model that records its caller."""
 
     note: Callable[[str], None]
 
@@ -53,7 +56,10 @@ class Talker(BaseChatModel):
 
 @dataclass
 class World:
-    """What was done, counted from outside: nodes, models, tools, with and without a ledger, and tasks."""
+    """Counts actions from outside: of nodes, models, tools and tasks.
+
+    The tools have a ledger or none.
+    """
 
     race: Race
     saver: KeelSaver
@@ -86,7 +92,7 @@ class World:
             for do in doings:
                 try:
                     do()
-                except CheckpointConflict as error:  # as a program might that goes on whatever happens
+                except CheckpointConflict as error:  # as in a program that continues after any error
                     self.refusals.append(error)
             return {"log": [who]}
 
@@ -102,7 +108,7 @@ class World:
 
 
 def run_at_once(graph: Any, names: Sequence[str], is_async: bool, config: Any = CONFIG, **more: Any) -> dict[str, Any]:
-    """Run a graph in as many threads as there are names, and return what became of each."""
+    """Run a graph in a thread for each name, and return the outcomes."""
     outcomes: dict[str, Any] = {}
 
     def go(who: str) -> None:
@@ -141,7 +147,10 @@ def test_losers_do_nothing_more_once_they_are_refused(saver: KeelSaver, names: s
 
 @pytest.mark.parametrize("same", ["run_id", "control"])
 def test_who_won_is_not_taken_for_a_loser_that_has_its_name(same: str) -> None:
-    """Programs choose the ids of runs: a request that is sent twice has one; and may hand one `RunControl` to all."""
+    """Programs choose the ids of runs: a repeated request has the same one.
+
+    They may also pass one `RunControl` to all.
+    """
     race = Race(2)
     world = World(race, with_hook(MemorySaver(), race))
     config = {**CONFIG, "run_id": UUID(int=7)} if same == "run_id" else CONFIG
@@ -152,7 +161,7 @@ def test_who_won_is_not_taken_for_a_loser_that_has_its_name(same: str) -> None:
 
 
 def test_a_run_that_called_a_refused_one_goes_on() -> None:
-    """One that another graph's node has called, on a thread of its own, and has seen refused."""
+    """A node may call another graph, on its own thread, whose checkpoint is refused."""
     saver, acts = MemorySaver(), list[str]()
     inner_config: Any = {"configurable": {"thread_id": "inner"}}
     model = Talker(note=acts.append)
@@ -177,12 +186,12 @@ def test_a_run_that_called_a_refused_one_goes_on() -> None:
     assert acts == ["model outer"]
 
 
-# -- what is stored of a run that was refused --------------------------------------------------------------------------
+# -- storage of a refused run ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("durability", ["async", "sync"])
 def test_an_input_that_is_stored_is_not_given_again(saver: KeelSaver, durability: str) -> None:
-    """The second message of an impatient user goes on from the first one, whose run is then refused."""
+    """A second message continues after the first, whose run is then refused."""
     began, second_has_ended = FirstStep(), Event()
 
     def answer(state: State) -> State:

@@ -1,4 +1,4 @@
-"""What the serializer keeps, what it makes again, and what it refuses."""
+"""The serializer's unchanged, rebuilt and refused values."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_search_items_keep_their_score() -> None:
 def test_pydantic_state_comes_back_whole() -> None:
     value = model_with_everything()
     back = there_and_back(value)
-    assert back._seen == 7  # private: a private attribute of a pydantic model is what is tested
+    assert back._seen == 7  # private: the test is about a private attribute of a pydantic model
     assert back.model_fields_set == {"a", "b"}
     assert back.__pydantic_extra__ is None
     open_model = there_and_back(loose(x=1))
@@ -176,7 +176,10 @@ class Lion(Animal): parts: list = field(default_factory=list)
 @pytest.mark.slow
 @pytest.mark.parametrize("saver", ["SqliteSaver", "FileSaver"])
 def test_a_class_that_nothing_names_is_stored_with_a_warning_once(tmp_path: Path, saver: str) -> None:
-    """A subclass of an annotated class, what it holds, a model and an enumeration; not the annotated class."""
+    """A subclass of an annotated class, a value in it, a model and an enumeration.
+
+    The annotated class itself causes no warning.
+    """
     (tmp_path / "zoo.py").write_text(_ZOO)
     script = tmp_path / "script.py"
     script.write_text(_WARNED.format(saver=saver, place=str(tmp_path / "store")))
@@ -190,7 +193,7 @@ def test_neighbours_do_not_change_the_bytes_of_a_value() -> None:
         assert encode([value, bytearray(b"x")]) == b"\x92" + encode(value) + encode(bytearray(b"x"))
 
 
-# --- What is not restored as it was ---
+# --- Values that are restored in another form ---
 
 
 @pytest.mark.parametrize(
@@ -410,7 +413,10 @@ storing.join()
 
 
 def test_that_warning_points_at_the_script(tmp_path: Path) -> None:
-    """At the line that runs; in a thread of a library's, as LangGraph stores, at the script."""
+    """It points at the running line.
+
+    In a thread of a library, such as LangGraph's, it points at the script.
+    """
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=True)

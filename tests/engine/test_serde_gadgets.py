@@ -1,4 +1,4 @@
-"""No class that a program of LangChain's has imported can be made to run anything by what is stored."""
+"""Stored data cannot run code of any class that LangChain programs import."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def test_no_class_of_langchain_langgraph_or_a_provider_is_a_gadget() -> None:
     assert found["faults"] == []
     assert found["classes"] > sized(1200, 1200, 6000)
     assert found["revived"] > sized(1500, 1500, 3000)
-    assert found["shown"] > 3000  # as placeholders, to who only looks
-    # Of what nobody names, nothing comes back: exceptions of Python, and plain data of three packages do.
+    assert found["shown"] > 3000  # as placeholders, for views
+    # Of classes that are not allowed, only exceptions of Python and plain data of three packages come back.
     assert {name.split()[1] for name in found if name.endswith("by default")} == {
         "builtins",
         "langchain_core",

@@ -1,4 +1,4 @@
-"""LangChain messages: the fast way there and back, and fingerprints."""
+"""LangChain messages: fast packing and unpacking, and fingerprints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The serializer over values, and over bytes, that nobody thought of."""
+"""Random values and random bytes for the serializer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_values_that_are_packed_together_have_the_bytes_of_each(parts: list[Any]
 
 
 def survives(data: bytes) -> None:
-    """Any value is fine, and so are the two errors; nothing else is."""
+    """Unpack: any value is correct, and so are the two errors; other errors are not."""
     for read in (KEEL.unpack, KEEL.unpack_items, lambda part: KEEL.loads_typed(("keel", part))):
         try:
             read(data)
@@ -82,7 +82,7 @@ def test_cut_bytes_are_refused(stored: bytes, data: st.DataObject) -> None:
     cut = stored[: data.draw(st.integers(0, len(stored) - 1))]
     try:
         KEEL.unpack(cut)
-    except (CorruptStore, RefusedType):  # a name may be what was cut
+    except (CorruptStore, RefusedType):  # the cut may be in a name
         return
     raise AssertionError("a cut value was read")
 

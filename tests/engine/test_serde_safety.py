@@ -1,4 +1,4 @@
-"""What stored bytes can reach: data that the program allows, and nothing else."""
+"""Stored bytes can only produce data that the program allows."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_strict_serializer_takes_what_langgraph_adds() -> None:
 
 
 def unnamed() -> Any:
-    """A class in a module, which nobody has named or stored."""
+    """A class in a module, neither named nor stored by any program."""
     made = dataclasses.make_dataclass("Unnamed", [("a", int)])
     made.__module__ = __name__
     setattr(sys.modules[__name__], made.__name__, made)
@@ -285,7 +285,7 @@ def test_a_nest_of_records_as_deep_as_bytes_allow_is_no_crash() -> None:
 
 
 MANY_DIGITS = ormsgpack.Ext(Leaf.BIG_INT, (10**5000).to_bytes(2100, "little", signed=True))
-"""A number that Python does not write."""
+"""A number that Python refuses to print."""
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_an_item_that_is_another_object_is_damage(item: Any) -> None:
 
 @pytest.mark.slow
 def test_many_elements_are_estimated_not_counted() -> None:
-    """To count what 11 kB of a compressed body held took 11 s."""
+    """Counting the elements of 11 kB of compressed data took 11 s."""
     nothings = b"\xc0" * (10 << 20)
     assert takes_more(nothings, 9 << 20)
     assert not takes_more(nothings, 256 << 20)
@@ -375,7 +375,7 @@ MISFITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("checkpoint", "metadata"), MISFITS)
 def test_what_langgraph_looks_up_is_of_its_type(checkpoint: Any, metadata: Any) -> None:
-    """Delta channels' counters decide which entries a reader asks for, parents which checkpoints a prune keeps."""
+    """Delta channels' counters select entries for readers, parents those for prunes."""
     with MemorySaver() as saver:
         with pytest.raises(InvalidInput, match=f"{[*checkpoint, *metadata][0]!r} must be an? .*nothing was stored"):
             saver.put(config_for("t"), checkpoint_of("00000001", {"v": 1}) | checkpoint, metadata, {})

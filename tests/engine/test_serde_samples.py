@@ -1,4 +1,4 @@
-"""A value of every kind that can be stored, and the proof that each comes back as it was put."""
+"""A value of every storable kind comes back unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The structural diff: what comes back equals what was put, whatever changed in it; and an edit costs what it says."""
+"""The structural diff restores every version, and small edits are stored small."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CODEC = Codec(KeelSerializer(types=[Account, OpenReport, Report]))
 
 
 class Log:
-    """The versions of one value, as a store would have them: rows one after another, and the items of each version."""
+    """The versions of one value as in a store: rows, and the items of each version."""
 
     def __init__(self, value: Any) -> None:
         self.known: Known | None = None
@@ -59,7 +59,7 @@ class Log:
         self.put(value)
 
     def put(self, value: Any, codec: Codec = CODEC) -> int:
-        """Add a version; return the bytes it took."""
+        """Add a version; return its size in bytes."""
         known, _ = next_version(value, self.known, codec)
         fresh = number_rows(known.fresh, self.end)
         self.known = known.with_number(self.end) if fresh else known
@@ -69,12 +69,12 @@ class Log:
 
     @property
     def length(self) -> int:
-        """The items that the last version is made of."""
+        """The number of items of the last version."""
         assert self.known is not None
         return sum(hi - lo for lo, hi in self.known.ref.runs)
 
     def read(self) -> Any:
-        """Return the last version as it comes from the rows."""
+        """Return the last version as read from the rows."""
         assert self.known is not None
         return Unpacker(CODEC).value(self.known.ref, self.rows)
 
@@ -103,7 +103,7 @@ PADDING = {"padding": [f"line {number} of what is never changed" for number in r
 
 
 def containers_in(value: Any) -> list[Any]:
-    """All that can be changed in place, the value itself first."""
+    """Return all mutable parts of a value, itself first."""
     found = [value] if isinstance(value, list | dict | Account | Report) else []
     for part in _parts(value):
         found += containers_in(part)
@@ -119,7 +119,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def change(value: Any, draw: Callable[[Any], Any]) -> None:
-    """Change something, somewhere in a value."""
+    """Make one change at a random place of a value."""
     holder = draw(st.sampled_from(containers_in(value)))
     new = draw(VALUES)
     if isinstance(holder, list):
@@ -158,7 +158,7 @@ def change(value: Any, draw: Callable[[Any], Any]) -> None:
 @given(data=st.data())
 @settings(max_examples=examples(50))
 def test_every_version_comes_back(data: st.DataObject, form: str) -> None:
-    """With in-place changes: what a log knows of a value must not be the value itself."""
+    """With in-place changes: a log must not refer to the value itself."""
     value = data.draw(FORMS[form](VALUES))
     value = {"value": value, "list": [value, {"deep": value}], **copy.deepcopy(PADDING)}
     log = Log(value)
@@ -187,7 +187,7 @@ def test_equal_values_of_another_type_are_changes(other: Any) -> None:
     "place", [lambda part: part, lambda part: [part], lambda part: {"deep": [part]}, Account, open_report]
 )
 def test_bytes_and_a_bytearray_of_the_same_content_differ(size: int, place: Callable[[Any], Any]) -> None:
-    """ormsgpack makes the same of both."""
+    """ormsgpack packs both in the same way."""
     around = [f"line {number} of what is never changed" for number in range(size)]
     log = Log({"x": place(b"same"), "around": around, **PADDING})
     for part in (bytearray(b"same"), b"same", "same", bytearray(b"same")):
@@ -274,7 +274,7 @@ def test_edits_that_do_not_fit_are_named(edits: Any) -> None:
 
 
 def test_edits_of_texts_count_in_their_order_beside_others() -> None:
-    """Those of one text are carried out together, but never past an edit that moves it."""
+    """Edits of one text are combined, but not across an edit that moves it."""
     edits = [
         [[["texts", 0], 0, 1, "QQ"], [["bytes"], 3, 3, b"d"]],
         [[["texts", 0], 1, 3, ""], [["texts", 1], 2, 2, "!"]],
@@ -327,7 +327,7 @@ def test_a_deep_value_below_many_calls_is_stored(name: str) -> None:
 
 
 class Meddled(Codec):
-    """Has another thread change a value after it was looked at and before it is packed, as often as is said."""
+    """Another thread changes a value `times` times between inspection and packing."""
 
     def __init__(self, times: int, change: Callable[[int], object]) -> None:
         super().__init__(KeelSerializer())

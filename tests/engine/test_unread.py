@@ -1,4 +1,4 @@
-"""Placeholders: what stands for a stored value that may not be revived, and that it is never stored."""
+"""Placeholders for stored values that may not be revived, and are never stored."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_the_error_says_where_and_what_to_do() -> None:
             store(unread_order())
 
 
-# -- a saver that only looks -----------------------------------------------------------------------------------------
+# -- a read-only view ------------------------------------------------------------------------------------------------
 
 
 def saver_with(*states: Any) -> MemorySaver:
@@ -254,7 +254,7 @@ def values_of(saver: Any, checkpoint_id: str | None = None) -> Any:
 
 
 def test_edits_of_a_large_value_are_applied_to_its_stored_fields() -> None:
-    """It is stored as a snapshot and edits, whose paths go through the fields of classes that are not there."""
+    """It is stored as a snapshot and edits; their paths use fields of missing classes."""
     texts = [*map(str, range(400))]
     states: list[Any] = [{"one": Order(texts, 0), "all": {f"o{n}": Order([f"item {n} " * 9]) for n in range(60)}}]
     for n in (3, 40, 5):

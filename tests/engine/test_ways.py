@@ -1,4 +1,4 @@
-"""The five ways through the house, traced on SQLite: engine/README.md draws them, and each enters few files."""
+"""The five ways of engine/README.md, traced on SQLite: each uses few files."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ from langgraph_keel import SqliteSaver
 
 PACKAGE = Path(langgraph_keel.__file__).parent
 MOST = 19
-"""Files of one way. Those that `put` and `get_tuple` have shown do not count on the other ways: they stand in brackets.
-(All in all, an approval enters 21, a prune and an erasure 20 each: what they change lies in more rooms than one.)"""
+"""Maximum files of one way, except those of `put` and `get_tuple`, which are in brackets.
+
+In all, an approval uses 21, a prune and an erasure 20 each, since the data that they change belongs to several rooms.
+"""
 
 
 def drawn_ways() -> Mapping[str, tuple[list[str], list[str]]]:
-    """The files of each way that the page names, and those that it names in brackets: known from the first two."""
+    """Return the files of each way on the page, and those in brackets.
+
+    Files in brackets are known from the first two ways.
+    """
     text = (PACKAGE / "engine" / "README.md").read_text("utf-8")
     block = text.partition("## Five ways")[2].partition("```text\n")[2].partition("```")[0]
     ways: dict[str, tuple[list[str], list[str]]] = {}
@@ -43,7 +48,7 @@ def drawn_ways() -> Mapping[str, tuple[list[str], list[str]]]:
 
 @pytest.fixture
 def saver(tmp_path: Path) -> Iterator[SqliteSaver]:
-    threading.setprofile(note)  # the thread that writes inherits it
+    threading.setprofile(note)  # the writing thread inherits it
     try:
         with SqliteSaver(tmp_path / "agent.db") as saver:
             yield saver
@@ -52,25 +57,28 @@ def saver(tmp_path: Path) -> Iterator[SqliteSaver]:
 
 
 _asked: list[tuple[int, set[str]]] = []
-"""Whose calls are noted, and where, while that is asked."""
+"""The thread whose calls are recorded now, and the files that it has used."""
 
 
 def note(frame: FrameType, event: str, _: object) -> None:
-    """Note a function of the package. What is generated, as the methods of data classes are, stands in no file."""
+    """Record a call of the package.
+
+    Generated functions, such as methods of data classes, have no file.
+    """
     path = frame.f_code.co_filename
     if event != "call" or not path.startswith(str(PACKAGE)):
         return
     for thread, entered in _asked:
-        # Others renew claims, say.
+        # Other threads may renew claims, for example.
         if threading.get_ident() == thread or threading.current_thread().name == "keel-writer":
             entered.add(Path(path).relative_to(PACKAGE).with_suffix("").as_posix())
 
 
 def files_entered(act: Callable[[], object]) -> set[str]:
-    """Return the files of which a function is called, in this thread or in the one that writes."""
+    """Return the files whose functions are called, in this or the writing thread."""
     entered, before = set[str](), sys.getprofile()
     gc.collect()
-    gc.disable()  # what other tests have left is closed by the collector, in any thread
+    gc.disable()  # the collector may close leftovers of other tests, in any thread
     _asked.append((threading.get_ident(), entered))
     sys.setprofile(note)
     try:
@@ -85,7 +93,7 @@ def files_entered(act: Callable[[], object]) -> set[str]:
 def put(saver: SqliteSaver, config: RunnableConfig, user: str, texts: Sequence[str]) -> RunnableConfig:
     checkpoint = {
         **empty_checkpoint(),
-        "v": 4,  # as graphs write them; of older ones, sends are looked for in the parent
+        "v": 4,  # as graphs write them; for older versions, sends are read from the parent
         "id": f"{len(texts):04}",
         "channel_values": {"messages": [HumanMessage(text, id=text) for text in texts]},
         "channel_versions": {"messages": len(texts)},
@@ -101,7 +109,7 @@ def chat(saver: SqliteSaver, thread: str, user: str = "ann") -> RunnableConfig:
     return config
 
 
-# Each is made ready by what it does for another thread: the way of every day, and not what happens once.
+# Each runs once on another thread first, so that only the usual way is traced.
 
 
 def ready_put(saver: SqliteSaver) -> Callable[[], object]:

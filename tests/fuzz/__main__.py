@@ -1,4 +1,4 @@
-"""The command line of the fuzzers, and the process that watches over one."""
+"""The command line of the fuzzers, and the process that supervises one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SERVERS: dict[str, Any] = {"postgres": ("PostgreSQL", servers.postgres), "redis"
 
 
 def main() -> int:
-    """Run one trial, the trials of a worker, or workers until the time is over."""
+    """Run one trial, the trials of a worker, or workers until the time has passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--seconds", type=float, default=float(os.environ.get("KEEL_FUZZ_SECONDS", "60")))
@@ -41,13 +41,16 @@ def main() -> int:
 
 
 def supervise(asked: argparse.Namespace, directory: Path) -> int:
-    """Run workers one after another: a trial that hangs or takes too much memory ends its worker."""
+    """Run workers one after another.
+
+    A trial that hangs or uses too much memory ends its worker.
+    """
     progress, since, first, wrong = directory / "progress", monotonic(), asked.trial or 0, 0
     while (left := asked.seconds - (monotonic() - since)) > 0 and first < asked.trials:
         ended = run_worker(asked, first, left, progress)
         trial = int(progress.read_text() or -1)
         if trial < 0:
-            return 1  # it has not even started, and says why
+            return 1  # it has not started, and has printed why
         wrong += ended != 0
         if ended not in (0, trials.FOUND):
             print(f"{asked.kind}: trial {trial} of seed {asked.seed} ended its process ({ended})", flush=True)
@@ -59,7 +62,7 @@ def supervise(asked: argparse.Namespace, directory: Path) -> int:
 
 
 def run_worker(asked: argparse.Namespace, first: int, seconds: float, progress: Path) -> int:
-    """Run a worker with a server of its own, if it needs one; return its exit status."""
+    """Run a worker, with its own server if it needs one; return its exit status."""
     progress.write_text("")
     if asked.trial is not None:
         seconds = 0

@@ -1,4 +1,4 @@
-"""Stores of Keel's and of LangGraph's savers whose values were changed by SQL: what is copied, or moved in, of them."""
+"""Fuzz copies and imports: change values of Keel's and LangGraph's stores by SQL."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ODD: list[Any] = [
 
 
 def write_langgraph(path: Path) -> None:
-    """Make a store of LangGraph's saver."""
+    """Create a store of LangGraph's saver."""
     with LangGraphSaver.from_conn_string(str(path)) as saver:
         for name in ("chat", "forks"):
             SCENES[name][0](saver, name)
 
 
 def copy(path: Path, target: Any) -> None:
-    """Copy all threads of a store of Keel's."""
+    """Copy all threads of a store of Keel."""
     with SqliteSaver(path, read_only=True) as source:
         report = source.moving.copy_to(target)
     if not (report.failed or report.changing or report.copied):
@@ -43,7 +43,7 @@ def copy(path: Path, target: Any) -> None:
 
 
 def move_in(path: Path, target: Any) -> None:
-    """Move all threads of a store of LangGraph's in."""
+    """Import all threads of a store of LangGraph."""
     report = target.moving.import_from(path)
     if not sum(report.threads.values()):
         raise WrongValue(f"nothing was moved in or refused: {report}")
@@ -88,21 +88,21 @@ def change_rows(random: Random, path: Path) -> None:
             column = random.choice([row[1].decode() for row in database.execute(f"PRAGMA table_info({table})")])
             if rows := database.execute(f"SELECT rowid, {column} FROM {table}").fetchall():
                 rowid, value = random.choice(rows)
-                with suppress(sqlite3.IntegrityError):  # no file has that
+                with suppress(sqlite3.IntegrityError):  # no file violates a constraint
                     values = (change_value(random, value), rowid)
                     database.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", values)
         database.commit()
 
 
 def change_value(random: Random, value: Any) -> Any:
-    """Return what is to stand in the place of a value: its own content with one part changed, or something odd."""
+    """Return a replacement for a value: its content with one change, or an odd value."""
     if isinstance(value, bytes) and value and random.random() < 0.7:
         return forge(value, random) or change_content(value, random)
     return random.choice(ODD)
 
 
 def look_at(saver: Any) -> None:
-    """Read what has come; what is damaged may be refused by name."""
+    """Read the result; damaged parts may raise a named error."""
     if saver.tenants.list():
         raise WrongValue("a copy has brought a tenant")
     for info in saver.threads():

@@ -1,4 +1,4 @@
-"""Packed sample values, changed where they have structure: marks, names of classes, fields, numbers, lengths."""
+"""Fuzz the structure of packed samples: marks, classes, fields, numbers, lengths."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """A place in a tree: what holds it, and under which index or name."""
+    """A place in a tree: its container, and its index or name."""
 
     holder: Any
     key: Any
@@ -47,7 +47,7 @@ EDGES: tuple[Any, ...] = (
 
 
 _MOST_SPOTS = 20_000
-"""Places of a tree above which it is not changed further."""
+"""Maximum places of a tree that is changed further."""
 
 
 def tree_of(packed: bytes) -> Any:
@@ -78,7 +78,7 @@ def change_tree(tree: list[Any], others: list[bytes], random: Random) -> None:
     """Change a few places of a tree.
 
     Args:
-        tree: A list that holds it.
+        tree: A list that contains it.
         others: Packed values of which parts may be taken.
         random: Chooses.
     """
@@ -158,7 +158,7 @@ CHANGES: tuple[Callable[[Spot, list[bytes], Random], None], ...] = (
 
 
 def change_bytes(data: bytes, random: Random) -> bytes:
-    """Turn bits, cut, repeat or insert bytes."""
+    """Flip bits, cut, repeat or insert bytes."""
     at = random.randrange(len(data) + 1)
     turned = bytearray(data)
     for _ in range(random.choice((1, 1, 2, 5))):

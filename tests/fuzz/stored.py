@@ -1,4 +1,4 @@
-"""Stored bytes of a small store, changed by the means of its backend, and read in every way."""
+"""Damage a small store through its backend's client, and read it in every way."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from langgraph_keel.engine.encoding.bodies import frame, open_frame, raw_frame, 
 from langgraph_keel.engine.serde.serializer import LEAST_BYTES
 
 THREADS = ["chat", "delta", "tools", "travel", "waits"]
-"""Those of the golden store that are kept: reading all of them takes a second."""
+"""The kept threads of the golden store: reading all of them takes a second."""
 
 
 @contextmanager
@@ -55,11 +55,11 @@ def servers_of(kind: str) -> Iterator[str]:
 
 
 class Stored:
-    """A store that is damaged, read, and mended.
+    """A store that is damaged, read, and repaired.
 
     Args:
         kind: Its backend.
-        directory: Where a store of files lies.
+        directory: The directory of a file store.
         url: The server of the store, if it needs one.
     """
 
@@ -73,7 +73,7 @@ class Stored:
             self._right = {name: read() for name, read in ways(saver, THREADS)}
 
     def _load(self) -> None:
-        """Load the store anew, and find what can be damaged in it."""
+        """Load the store again, and find the values that can be damaged."""
         self.close()
         directory = self._directory / uuid.uuid4().hex
         directory.mkdir()
@@ -109,7 +109,7 @@ class Stored:
         return self.place.open(serde=KeelSerializer(types=TYPES, max_bytes=LEAST_BYTES), **options)
 
     def trial(self, random: Random) -> None:
-        """Damage something, read, and mend it."""
+        """Damage a value, read, and repair it."""
         damage = random.choice((self._damage_value, self._damage_column, self._forge, self._forge, self._exchange))
         before, is_proven = damage(random)
         changes = random.random() < 0.1
@@ -126,7 +126,7 @@ class Stored:
                 for spot in before:
                     spot.write(spot.value)
 
-    # -- what is damaged: the spots as they were, and whether what is read must be right or refused --------------------
+    # -- ways to damage: the spots before it, and whether a read must return the old value or an error ----------------
 
     def _damage_value(self, random: Random) -> tuple[Sequence[Spot], bool]:
         return [damage_one(self.spots, random, has_checksum=True)[0]], True
@@ -136,7 +136,10 @@ class Stored:
         return [spot], spot.kind in OF_ITEMS
 
     def _exchange(self, random: Random) -> tuple[Sequence[Spot], bool]:
-        """Exchange two values of one kind: each has its right checksum, so that nobody can tell."""
+        """Exchange two values of one kind.
+
+        Both keep a correct checksum, so that the exchange cannot be detected.
+        """
         while True:
             one = random.choice(self.spots)
             other = random.choice([spot for spot in self.spots if spot.kind == one.kind])
@@ -147,7 +150,7 @@ class Stored:
                 return [one, other], False
 
     def _forge(self, random: Random) -> tuple[Sequence[Spot], bool]:
-        """Change what is in a frame, and give it the checksum that it needs."""
+        """Change the content of a frame, and update its checksum."""
         while True:
             spot = random.choice(self.spots)
             forged = forge(spot.value, random)
@@ -156,7 +159,7 @@ class Stored:
                     spot.write(forged)
                     return [spot], False
 
-    # -- what is read --------------------------------------------------------------------------------------------------
+    # -- ways to read --------------------------------------------------------------------------------------------------
 
     def _look(self, random: Random, is_proven: bool) -> None:
         with self._open(read_only=True) as saver:
@@ -195,7 +198,7 @@ MORE: tuple[Callable[[KeelSaver, str], Any], ...] = (
 
 
 def forge(value: Any, random: Random) -> bytes | None:
-    """Return a stored value whose content was changed and whose checksum fits; `None` if it has no checksum."""
+    """Return a value with changed content and a correct checksum, if it has one."""
     if not isinstance(value, bytes):
         return None
     if value.startswith(b'{"k":'):
@@ -209,7 +212,7 @@ def forge(value: Any, random: Random) -> bytes | None:
 
 
 def _forge_line(line: bytes, random: Random) -> bytes | None:
-    """Return a line of a log, changed."""
+    """Return a changed line of a log."""
     try:
         tree = [json.loads(line)]
         tree[0].pop("crc", None)
@@ -221,7 +224,7 @@ def _forge_line(line: bytes, random: Random) -> bytes | None:
 
 
 def change_content(content: bytes, random: Random) -> bytes:
-    """Return framed content that was changed: by its structure if it is msgpack."""
+    """Return changed content of a frame: changed in its structure if it is msgpack."""
     if random.random() < 0.7:
         with suppress(ValueError, TypeError, RecursionError):
             tree = [tree_of(content)]

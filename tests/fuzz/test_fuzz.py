@@ -1,4 +1,7 @@
-"""A sample of each fuzzer; `python -m tests.fuzz KIND --seconds 3600` runs one for an hour."""
+"""A sample of each fuzzer.
+
+`python -m tests.fuzz KIND --seconds 3600` runs one for an hour.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of a fuzzer: each trial has its own random numbers, five seconds of processor time, and bounded memory."""
+"""The loop of a fuzzer: trials with their own seeds and limits of time and memory."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from typing import TypeAlias
 from langgraph_keel import KeelError
 
 MOST_SECONDS = 5
-"""Processor time that a trial may take: other work on the machine does not count."""
+"""Maximum processor time of a trial, in seconds: other work on the machine does not count."""
 MOST_WAITING = 60
-"""Seconds that a trial may take in all, with those of a server."""
+"""Maximum duration of a trial, in seconds, including a server's time."""
 MOST_BYTES = 3 << 30
-"""Address space that a worker may take beside what it has at its start."""
+"""Maximum address space, in bytes, that a worker may use in addition to that at its start."""
 FOUND = 3
 """Exit status of a worker whose trials have failed."""
 _BETWEEN = 10
@@ -33,11 +33,11 @@ Trial: TypeAlias = Callable[[Random], object]
 
 
 class WrongValue(AssertionError):
-    """What was read is neither what was stored nor a named error."""
+    """A read returned neither the stored value nor a named error."""
 
 
 def opening(kind: str) -> AbstractContextManager[Trial]:
-    """Return what opens a fuzzer of a kind."""
+    """Return the context manager that opens a fuzzer of a kind."""
     from fuzz import moved, serde, stored  # they import this module
 
     if kind in moved.KINDS:
@@ -46,9 +46,9 @@ def opening(kind: str) -> AbstractContextManager[Trial]:
 
 
 def work(kind: str, seed: int, numbers: range, seconds: float, progress: Path) -> int:
-    """Run trials of these numbers until the time is over, at least one; return `FOUND` if one of them has failed.
+    """Run trials of these numbers, at least one, until the time has passed.
 
-    The number of each trial is written to `progress` before it starts.
+    Returns `FOUND` if one of them has failed. The number of each trial is written to `progress` before it starts.
     """
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
@@ -79,7 +79,7 @@ def work(kind: str, seed: int, numbers: range, seconds: float, progress: Path) -
 
 
 def note_failure(failures: dict[str, int], error: Exception, how: str) -> None:
-    """Show the first failure of each kind, which is its type and the place that raised it."""
+    """Print the first failure of each kind: its type and the place that raised it."""
     *_, last = traceback.extract_tb(error.__traceback__)
     kind = f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
     if kind not in failures:
@@ -88,14 +88,14 @@ def note_failure(failures: dict[str, int], error: Exception, how: str) -> None:
 
 
 def bound_memory() -> None:
-    """Let this process take no more than `MOST_BYTES` from now on."""
+    """Limit this process to `MOST_BYTES` more memory from now on."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + MOST_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def bound_time(seconds: int) -> None:
-    """End this process with a traceback if it still computes or waits then; 0 lifts the bound."""
+    """End this process with a traceback after a time limit; 0 lifts the limit."""
     if seconds:
         faulthandler.register(signal.SIGPROF, file=sys.stderr, chain=True)  # also while C code runs
         faulthandler.dump_traceback_later(MOST_WAITING, exit=True)

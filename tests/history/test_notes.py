@@ -180,7 +180,7 @@ def test_keel_notes_shows_a_decision_whose_process_was_killed(place: Place, caps
     assert run("outcome", note["id"][:10], "not paid", "--url", url) == 0
     capsys.readouterr()
     assert run("notes", "t", "--open", "--url", url) == 0
-    assert capsys.readouterr().out == "No decision is without an outcome.\n"
+    assert capsys.readouterr().out == "Every decision has an outcome.\n"
     with open_saver(url) as saver:
         saver.delete_thread("t")  # the server is that of other tests, too
         assert saver.history.notes("t") == []

@@ -1,12 +1,13 @@
-"""Power cuts: what a run did to its disk is recorded, and every disk that a cut could have left is put before a check.
+"""Power cuts: record the writes of a run, and check every disk that a cut could leave.
 
     recording = recorded(run, place, "sound", STEPS, directory=directory)   # writes, syncs, renames, acknowledgements
     for state in crashes(recording.events, seed=1, count=400):       # disks after a cut at any moment
         state.put_into(directory)
         check(place, ...)                                            # open the store there, and look
 
-The model of a disk is POSIX's, and a bad day's: a file's data and size are sure after its `fsync` or `fdatasync`, a
-name after the `fsync` of its directory; until then each sector, size and name may be there or not, in any combination.
+The model of a disk is the worst case that POSIX allows. A file's data and size are durable after its `fsync` or
+`fdatasync`, a name after the `fsync` of its directory. Until then each sector, size and name may be old or new, in any
+combination.
 """
 
 from .builds import BUILDS

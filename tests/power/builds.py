@@ -1,4 +1,4 @@
-"""Builds of Keel that a recorded run may use: the sound one, and those that only seem to make sure."""
+"""Builds of Keel for recorded runs: the sound one, and others that skip syncs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langgraph_keel.backends.sqlite import connection
 from langgraph_keel.backends.sqlite import driver as sqlite_driver
 
 WAL_BYTES = 40_000
-"""So that even a short run writes its WAL back."""
+"""Small enough that even a short run checkpoints its WAL, in bytes."""
 
 
 def sound() -> None:
@@ -23,7 +23,7 @@ def sound() -> None:
 
 
 def synchronous(mode: str) -> None:
-    """SQLite as it is often set."""
+    """Use SQLite with a common, weaker setting."""
     sound()
     connect = connection.connect
 
@@ -36,7 +36,7 @@ def synchronous(mode: str) -> None:
 
 
 def without_fsync(is_left_out: Callable[[int], bool]) -> None:
-    """`fsync` and `fdatasync` that come back at once, for some files."""
+    """Let `fsync` and `fdatasync` return immediately, for some files."""
     for name in ("fsync", "fdatasync"):
         pytest.MonkeyPatch().setattr(os, name, partial(_sync, getattr(os, name), is_left_out))
 

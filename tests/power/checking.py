@@ -1,4 +1,4 @@
-"""Whether a disk after a power cut is what was promised."""
+"""Checks whether a disk after a power cut keeps the promises of the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FURTHER = checkpoint_of("99999999", values_at(5))
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A disk that breaks a promise, and what came of checking it."""
+    """A disk that breaks a promise, and the error of its check."""
 
     state: State
     error: Exception
@@ -31,14 +31,14 @@ class Broken:
 def broken(
     states: Iterable[State], place: Place, directory: Path, expected: Sequence[Contents], under_way: int = 1
 ) -> tuple[int, Broken | None]:
-    """Return how many states were as they must be, and the first that is not.
+    """Return the number of sound states before the first broken one, and that one.
 
     Args:
-        states: Disks; each takes the place of `directory` for a while.
+        states: Disks; each takes the place of `directory` in turn.
         place: The store there.
-        directory: Not there before and after.
-        expected: What the store holds before the first step, and after each.
-        under_way: How many steps may have been done that were not acknowledged.
+        directory: Exists neither before nor after.
+        expected: The store's contents before the first step, and after each.
+        under_way: How many unacknowledged steps may have been done.
     """
     sound = 0
     for state in states:
@@ -54,7 +54,10 @@ def broken(
 
 
 def check(place: Place, allowed: Sequence[Contents]) -> None:
-    """All that was acknowledged is there as it was, of what was under way all or nothing, and every thread goes on."""
+    """Check that all acknowledged writes are intact, and threads can continue.
+
+    Other writes must be whole or absent.
+    """
     with place.open() as saver:
         latest = {thread: saver.get_tuple(config_of(thread, 0)) for thread in THREADS}
     with place.open() as saver:

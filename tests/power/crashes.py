@@ -1,4 +1,4 @@
-"""The disks that a power cut can leave: sampled by a seed, or many at every moment of a run."""
+"""The disks that a power cut can leave: a sample, or many at every moment."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .disk import Disk, Inode, Tree, set_names
 from .events import Acknowledged, Event
 
 NAMES = (0.0, 0.5, 0.9, 1.0)
-"""How likely a name that is not sure is there."""
+"""Probabilities that an unsynced name survives."""
 DATA = ("none", "sizes", "prefix", "writes", "sectors", "all")
-"""What may be there of a file's data that is not sure."""
+"""Which part of a file's unsynced data may survive."""
 WAYS = tuple(product(NAMES, DATA))
 REPEATS = 3
-"""How often to draw in each way, where all are asked for."""
+"""Draws in each way, if all ways are requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class State:
     """A disk after a power cut.
 
     Attributes:
-        tree: What is on it.
-        acknowledged: The last step that was, before.
-        story: How it came about.
+        tree: Its files and directories.
+        acknowledged: The last step acknowledged before the cut.
+        story: A description of the cut.
     """
 
     tree: Tree
@@ -35,7 +35,7 @@ class State:
     story: str
 
     def put_into(self, directory: Path) -> None:
-        """Make a directory that looks like it."""
+        """Create a directory with the files of this disk."""
         directory.mkdir()
         for path, content in self.tree.items():
             if content is None:
@@ -48,9 +48,10 @@ def crashes(events: Sequence[Event], seed: int, count: int | None = None, first:
     """Yield disks after a cut behind any event from `first` on.
 
     Args:
-        events: What happened, since the disk was empty.
-        seed: The same one gives the same disks.
-        count: How many to draw; `None`: some in each of `WAYS` behind each event. Each is told once, so they are fewer.
+        events: The events since the disk was empty.
+        seed: Determines the disks.
+        count: How many to draw; `None`: some in each of `WAYS` behind each event. Duplicates are omitted, so fewer are
+            yielded.
         first: The number of the first event to cut behind.
     """
     random = Random(seed)
@@ -69,7 +70,7 @@ def crashes(events: Sequence[Event], seed: int, count: int | None = None, first:
 
 
 def _drawn(moments: int, count: int | None, random: Random) -> list[list[tuple[float, str]]]:
-    """In which ways to cut at each moment."""
+    """Return the ways to cut at each moment."""
     if count is None:
         return [list(WAYS * REPEATS) for _ in range(moments)]
     ways: list[list[tuple[float, str]]] = [[] for _ in range(moments)]

@@ -1,4 +1,4 @@
-"""A disk under a running system: what is on it for sure, and what is only on its way."""
+"""A disk under a running system: its durable content, and its pending changes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TypeAlias
 from .events import Create, Event, Link, Mkdir, Remove, Rename, Sync, Truncate, Write
 
 SECTOR = 512
-"""What a disk writes whole or not at all."""
+"""Bytes that a disk writes atomically."""
 PAGE = 4096
-"""What a system keeps in memory and gives to the disk as one."""
+"""Bytes that a system caches and writes to the disk as one."""
 
 Slot: TypeAlias = tuple[int, str]
 """A name in a directory."""
 Tree: TypeAlias = dict[str, bytes | None]
 """The files below a directory, and (`None`) the directories."""
 Kept: TypeAlias = Callable[[int, int], bool]
-"""Whether of the n-th pending change of a file the k-th block reached the disk."""
+"""Whether the k-th block of a file's n-th pending change reached the disk."""
 
 
 @dataclass(slots=True)
@@ -27,10 +27,10 @@ class Inode:
     """A file.
 
     Attributes:
-        durable: What is on the disk for sure.
-        cached: What programs read, at the time of the last sync. It differs from `durable` only if that failed:
-            the system then takes what it has in memory for written, and no later sync writes it again.
-        pending: What was done since.
+        durable: The content that is certainly on the disk.
+        cached: The content that programs read, at the time of the last sync. It differs from `durable` only if that
+            sync failed: the system then considers its cache written, and no later sync writes it again.
+        pending: The changes since then.
     """
 
     durable: bytes = b""
@@ -38,7 +38,7 @@ class Inode:
     pending: list[Write | Truncate] = field(default_factory=list)
 
     def content(self) -> bytes:
-        """What programs read."""
+        """Return the content that programs read."""
         image = bytearray(self.cached)
         for change in self.pending:
             apply(image, change)
@@ -52,9 +52,10 @@ class Inode:
         self.cached, self.pending = content, []
 
     def crashed(self, sizes: int, kept: Kept, block: int = SECTOR) -> bytes:
-        """What the disk holds after a cut: the first `sizes` changes of the size, and the blocks that are `kept`.
+        """Return the content after a cut.
 
-        A block is written as it is in memory after some change; one that nobody wrote reads as before, or as zeros.
+        It has the first `sizes` changes of size, and the blocks that are `kept`. A block is written as it was in memory
+        after some change; an unwritten one reads as before, or as zeros.
         """
         image, disk = bytearray(self.cached), bytearray(self.durable)
         size, end = len(self.durable), inf
@@ -64,7 +65,7 @@ class Inode:
             if isinstance(change, Truncate) and number < sizes:
                 del disk[_up(change.size) :]
             elif isinstance(change, Truncate):
-                # Later data has other places on the disk, which this size does not lead to.
+                # Later data has other places on the disk, to which this size does not refer.
                 end = min(end, _up(change.size))
             for start in range(touched.start // block * block, touched.stop, block):
                 if start < end and kept(number, start // block):
@@ -73,7 +74,10 @@ class Inode:
 
 
 def apply(image: bytearray, change: Write | Truncate) -> range:
-    """Do what programs see at once; return the bytes that differ. What a truncation leaves of a page becomes zeros."""
+    """Apply a change as programs see it; return the changed bytes.
+
+    The rest of a truncated page becomes zeros.
+    """
     if isinstance(change, Write):
         offset = len(image) if change.offset is None else change.offset
         _put(image, offset, change.data)
@@ -99,8 +103,8 @@ class Change:
     """Names that change together.
 
     Attributes:
-        slots: What they lead to now, if anything.
-        unsure: Directories among theirs that were not synced since.
+        slots: The file of each name now, if any.
+        unsure: The directories of these names that were not synced since.
     """
 
     slots: dict[Slot, int | None]
@@ -111,18 +115,18 @@ class Disk:
     """Files and directories below one directory, which was empty and durable at first."""
 
     def __init__(self) -> None:
-        # Number 0 is the directory itself; `None` stands for directories.
+        # Number 0 is the directory itself; `None` marks directories.
         self.inodes: list[Inode | None] = [None]
         self.names: dict[Slot, int] = {}
         self.durable: dict[Slot, int] = {}
         self.changes: list[Change] = []
 
     def tree(self) -> Tree:
-        """What programs see."""
+        """Return the files that programs see."""
         return self.shown(self.names, lambda inode: inode.content())
 
     def shown(self, names: dict[Slot, int], content: Callable[[Inode], bytes]) -> Tree:
-        """The tree that `names` make of the files."""
+        """Return the files that `names` refer to."""
         tree: Tree = {}
         found = [("", 0)]
         for path, directory in found:
@@ -136,7 +140,7 @@ class Disk:
         return tree
 
     def do(self, event: Event) -> None:
-        """Let one thing happen."""
+        """Apply one event."""
         match event:
             case Create(path):
                 if self._slot(path) not in self.names:

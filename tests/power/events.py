@@ -1,4 +1,7 @@
-"""What a process did to the files below one directory, in order. Paths are relative to it; `""` is itself."""
+"""The changes of a process to the files below one directory, in order.
+
+Paths are relative to it; `""` is the directory itself.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A file was opened that is made if it is missing."""
+    """A file was opened, and created if it was missing."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Mkdir:
-    """A directory was made."""
+    """A directory was created."""
 
     path: str
 
@@ -34,7 +37,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """A file was given a size."""
+    """A file was set to a size."""
 
     path: str
     size: int
@@ -42,7 +45,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """`fsync` or `fdatasync` of a file or directory came back; if it failed, nothing pending reached the disk."""
+    """`fsync` or `fdatasync` returned; if it failed, no pending change was written."""
 
     path: str
     failed: bool = False
@@ -50,7 +53,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """A name was moved, over what had the new one."""
+    """A name was moved, replacing the file with the new name."""
 
     old: str
     new: str
@@ -66,14 +69,14 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """A file's name or an empty directory went."""
+    """A file's name or an empty directory was removed."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The process said that a step was done."""
+    """The process reported that a step was done."""
 
     step: int
 

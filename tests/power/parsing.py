@@ -1,4 +1,7 @@
-"""Lines of strace, as events. What the model of a disk does not know is refused, never passed over."""
+"""Parse lines of strace into events.
+
+Calls that the model of a disk does not cover are errors; none is skipped.
+"""
 
 from __future__ import annotations
 
@@ -36,21 +39,23 @@ STRING = re.compile(r'"([^"]*)"')
 
 
 class Unmodelled(AssertionError):
-    """The process did something to its files that the model of a disk does not know."""
+    """A process made a change to its files that the model of a disk does not cover."""
 
 
 def parsed(lines: Iterable[str], root: str, ignored: tuple[str, ...] = ()) -> list[Event]:
-    """Return what was done below `root`, but not to names with one of the endings `ignored`, and what was acknowledged.
+    """Return the changes below `root` and the acknowledgements.
+
+    Names with one of the endings `ignored` are skipped.
 
     Raises:
-        Unmodelled: Something else happened there.
+        Unmodelled: If any other change was made there.
     """
     parser = _Parser(root, ignored)
     return [event for call in _whole(lines) for event in parser.events(*call)]
 
 
 def _whole(lines: Iterable[str]) -> Iterator[tuple[str, str, int, str]]:
-    """Put the halves of calls together that another thread's came between; leave out those that never came back."""
+    """Join calls that another thread's call split; drop those that never returned."""
     begun: dict[str, str] = {}
     for line in lines:
         process, _, text = line.strip().partition(" ")
@@ -69,7 +74,7 @@ class _Parser:
     def __init__(self, root: str, ignored: tuple[str, ...]) -> None:
         self._root = root
         self._ignored = ignored
-        # Per open file, where the next `write` goes; `None`: to its end.
+        # The offset of the next `write` of each open file; `None`: its end.
         self._positions: dict[str, int | None] = {}
 
     def events(self, name: str, arguments: str, result: int, remark: str) -> Iterator[Event]:
@@ -83,22 +88,22 @@ class _Parser:
             handler: Callable[[str, int], Iterator[Event]] = getattr(self, f"_{name}")
             yield from handler(arguments, result)
 
-    # -- what a call is about ------------------------------------------------------------------------------------
+    # -- the files of a call -------------------------------------------------------------------------------------
 
     def _below(self, path: str) -> str | None:
-        """The path below the root, if it is there and counts."""
+        """Return the path below the root, or `None` if it is outside or ignored."""
         if path.endswith(self._ignored) or not f"{path}/".startswith(f"{self._root}/"):
             return None
         return path[len(self._root) + 1 :]
 
     def _descriptor(self, arguments: str) -> list[str]:
-        """The file that a call's first argument is open on; none if it is not ours, or has no name any more."""
+        """Return the file of a call's first argument, unless it is foreign or was deleted."""
         match = DESCRIPTOR.match(arguments)
         path = self._below(_text(match[2]).decode()) if match and not match[3] else None
         return [] if path is None else [path]
 
     def _paths(self, arguments: str) -> list[str]:
-        """The files that a call names, each below the directory that stands before it."""
+        """Return the files that a call names, each relative to the preceding directory."""
         base, found = "", []
         for argument in arguments.split(", "):
             if match := DESCRIPTOR.match(argument):

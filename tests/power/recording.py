@@ -15,12 +15,12 @@ from .tracing import Traced
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a run did.
+    """A recorded run.
 
     Attributes:
-        events: What happened to its files, and what was acknowledged.
+        events: The changes to its files, and its acknowledgements.
         told: The errors that it met: name and message.
-        injected: How many calls strace let fail.
+        injected: The number of calls that strace let fail.
         code: Its exit code.
     """
 
@@ -31,7 +31,7 @@ class Recording:
 
     @property
     def acknowledged(self) -> int:
-        """The number of the last step that was."""
+        """The number of the last acknowledged step."""
         return next((event.step for event in reversed(self.events) if isinstance(event, Acknowledged)), 0)
 
 
@@ -43,16 +43,16 @@ def recorded(
     faults: Sequence[str] = (),
     before: Sequence[Event] = (),
 ) -> Recording:
-    """Record what `run(*args, pipe)` does below `directory`.
+    """Record the changes of `run(*args, pipe)` below `directory`.
 
     Args:
-        run: Says "ready", waits for "go", works, says which errors it met, then "done", and waits for "end". Lines
+        run: Sends "ready", waits for "go", works, sends the errors that it met, then "done", and waits for "end". Lines
             `ack ...` that it writes anywhere else are recorded too.
-        *args: For it; picklable.
-        directory: Where its files are.
+        *args: Its arguments; picklable.
+        directory: The directory of its files.
         ignored: Endings of files that do not count, such as memory that processes share.
-        faults: As strace's `inject` takes them.
-        before: What happened to the directory before, since it was empty.
+        faults: In the format of strace's `inject`.
+        before: Earlier events, since the directory was empty.
     """
     log = directory.with_name(f"{directory.name}.strace")
     options = [*OPTIONS, "-o", str(log), "-e", f"trace={','.join(CALLS)}", *(f"--inject={fault}" for fault in faults)]
@@ -72,7 +72,7 @@ def recorded(
 
 
 def checked(events: list[Event], tree: Tree) -> list[Event]:
-    """Return `events` if a disk that they happen to looks like `tree`: nothing was missed, nothing misunderstood."""
+    """Return `events`, after checking that replaying them yields `tree`."""
     disk = Disk()
     for event in events:
         disk.do(event)
@@ -81,7 +81,7 @@ def checked(events: list[Event], tree: Tree) -> list[Event]:
 
 
 def tree_of(directory: Path, ignored: tuple[str, ...] = ()) -> Tree:
-    """What is below a directory."""
+    """Return the files below a directory."""
     return {
         str(path.relative_to(directory)): None if path.is_dir() else path.read_bytes()
         for path in directory.rglob("*")

@@ -1,7 +1,7 @@
-"""Power cuts at any moment of a run: what was acknowledged is there, nothing is unreadable, and every thread goes on.
+"""A power cut at any moment loses no acknowledged write and damages no thread.
 
-CI looks at a sample of the disks that a cut can leave. `KEEL_POWER_STATES=all` looks at many for every moment, and
-`KEEL_POWER_STATES=5000` at a larger sample.
+CI checks a sample of the disks that a cut can leave. `KEEL_POWER_STATES=all` checks many for every moment, and
+`KEEL_POWER_STATES=5000` a larger sample.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PLANTED = (
 )
 SYNCS = (("sqlite", "fdatasync"), ("files", "fsync"), ("files", "fdatasync"))
 DEATHS = (("sqlite", "fdatasync"), *(("files", call) for call in ("pwrite64", "fdatasync", "fsync", "rename", "mkdir")))
-# Which calls to inject a fault at, counted from 1.
+# The calls at which a fault is injected, counted from 1.
 NTHS = range(1, 100) if SAMPLE is None else sized((1, 3), (1, 3), (1, 2, 3, 5, 8))
 
 
@@ -63,14 +63,14 @@ def _reads_begin_at_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """Where disks are looked at: in memory if there is a file system in it, as hundreds are made."""
+    """The place of the disks: in memory if possible, as hundreds are created."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as directory:
         yield Path(directory) / "disk"
 
 
 def record(kind: str, directory: Path, build: str = "sound", fault: str | None = None) -> Recording:
-    """Record a whole run, with a fault in it."""
+    """Record a whole run, perhaps with a fault."""
     require_strace()
     directory.mkdir()
     faults = [fault] if fault else []
@@ -78,7 +78,7 @@ def record(kind: str, directory: Path, build: str = "sound", fault: str | None =
 
 
 def record_on(kind: str, directory: Path, before: Recording) -> Recording:
-    """Record how another process goes on, for a few steps, with a run that ended too early."""
+    """Record another process that continues an interrupted run for a few steps."""
     place, steps = PLACES[kind](directory), STEPS[before.acknowledged :][:3]
     return recorded(run, place, "sound", steps, directory=directory, ignored=IGNORED, before=before.events)
 
@@ -89,7 +89,10 @@ def first_broken(recording: Recording, count: int | None, kind: str, disk: Path)
 
 
 def broken_after(events: Sequence[Event], kind: str, disk: Path, first: int = 0) -> Broken | None:
-    """The first of some disks after a fault; one step may have been done that nobody acknowledged."""
+    """Return the first broken disk after a fault.
+
+    One step may be done without an acknowledgement.
+    """
     states = crashes(events, SEED, SAMPLE and SAMPLE // 8, first)
     return broken(states, PLACES[kind](disk), disk, expected(), under_way=2)[1]
 
@@ -113,11 +116,11 @@ def test_a_build_that_does_not_wait_for_the_disk_is_found(kind: str, build: str,
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("kind", "call"), SYNCS)
 def test_what_a_failed_sync_left_behind_is_written_again(kind: str, call: str, tmp_path: Path, disk: Path) -> None:
-    """After a failed fsync Linux takes what it has in memory for written: another one succeeds and helps nothing."""
+    """After a failed fsync, Linux considers its cache written; another cannot help."""
     for nth in NTHS:
         recording = record(kind, tmp_path / str(nth), fault=f"{call}:error=EIO:when={nth}")
         if kind == "sqlite" and Sync("", failed=True) in recording.events:
-            continue  # SQLite passes over the failed sync of a directory (unixSync in its os_unix.c)
+            continue  # SQLite ignores the failed sync of a directory (unixSync in its os_unix.c)
         assert (recording.code, recording.acknowledged) == (0, STEPS[-1]), recording.told
         fault = broken_after(recording.events, kind, disk)
         assert fault is None, nth
@@ -147,7 +150,7 @@ def test_what_a_killed_process_left_unsure_is_made_sure_by_the_next(
 
 
 def trees(*events: Event) -> list[dict[str, bytes | None]]:
-    """The disks that a cut behind the last of these can leave."""
+    """Return the disks that a cut behind the last event can leave."""
     return [state.tree for state in states(*events, Acknowledged(1)) if state.acknowledged]
 
 

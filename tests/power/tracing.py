@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 DEADLINE = 60
-# What takes long to import, so that a child is there in a moment.
+# Slow imports, so that a child starts quickly.
 IMPORTED = ("hypothesis", "langgraph.graph", "psycopg", "redis", "langgraph_keel.backends.sqlite")
 
 
 def context() -> ForkServerContext:
-    """A clean process that has imported what children need, and is forked for each."""
+    """Return a clean process with the children's imports, forked for each child."""
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(["pytest", *IMPORTED])
     return made
@@ -36,7 +36,7 @@ def _is_usable() -> bool:
 
 
 def require_strace() -> None:
-    """Skip the test that asks for it where strace cannot be used; fail it where nothing may be skipped."""
+    """Skip the test if strace cannot be used, or fail it if no test may be skipped."""
     if _is_usable():
         return
     message = "strace cannot be used here: faults of the disk are NOT tested (apt-get install strace, allow ptrace)"
@@ -46,9 +46,9 @@ def require_strace() -> None:
 
 
 class Traced:
-    """A process, made by `fork`, that calls `target(*args, pipe)`; strace is attached once it has said something.
+    """A forked `target(*args, pipe)`, which strace traces after its first message.
 
-    It goes on when it receives "go" (`tell`); what it says is in `told`.
+    It continues when it receives "go" (`tell`); its messages are in `told`.
     """
 
     def __init__(self, target: Callable[..., object], *args: Any, options: Sequence[str]) -> None:
@@ -75,7 +75,7 @@ class Traced:
         return tracer
 
     def _is_traced(self) -> bool:
-        """Whether all its threads are."""
+        """Return whether all its threads are traced."""
         tasks = list(Path(f"/proc/{self.process.pid}/task").iterdir())
         return all("TracerPid:\t0\n" not in (task / "status").read_text() for task in tasks)
 
@@ -83,13 +83,13 @@ class Traced:
         self.pipe.send(word)
 
     def hear(self) -> Any:
-        """Wait for what it says next."""
+        """Wait for its next message."""
         assert self.pipe.poll(DEADLINE), "it hangs"
         self.told.append(self.pipe.recv())
         return self.told[-1]
 
     def hear_all(self) -> list[Any]:
-        """Return what it told until it was done or died."""
+        """Return its messages until it was done or died."""
         try:
             while self.told[-1] != "done":
                 self.hear()
@@ -98,7 +98,7 @@ class Traced:
         return self.told
 
     def detach(self) -> str:
-        """Take strace away; return what it said."""
+        """Detach strace; return its output."""
         self.strace.send_signal(signal.SIGINT)
         return self.strace.communicate(timeout=120)[1]
 
@@ -113,7 +113,7 @@ class Traced:
         return code
 
     def kill(self) -> None:
-        """End both, whatever they are at."""
+        """Kill the process and strace."""
         self.process.kill()
         self.strace.kill()
         self.strace.communicate()

@@ -1,4 +1,4 @@
-"""The run that is recorded: two threads that grow, writes, a copy, a prune, a delete, and puts after each."""
+"""The recorded run: two growing threads, writes, a copy, prunes, a delete."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ from .builds import BUILDS
 
 Step: TypeAlias = Callable[[KeelSaver], object]
 Contents: TypeAlias = Mapping[str, list[CheckpointTuple]]
-"""Per thread, its checkpoints, newest first."""
+"""The checkpoints of each thread, newest first."""
 PLACES: Mapping[str, Callable[[Path], Place]] = {
     "sqlite": file_place,
     "files": files_place,
 }
-"""Per kind, a store below a directory."""
+"""A store below a directory, by kind."""
 IGNORED = (".db-shm", ".db.lock")
-"""Endings of files that are memory which processes share, and do not outlive them; and of the lock, whose content
-nobody reads: it is space that is kept for a full disk."""
+"""Endings of files that need not survive a power cut.
+
+The first is memory that processes share, and the second a lock. The content of the lock is never read: it is space that
+is reserved for a full disk.
+"""
 ATTEMPTS = 5
 INDEXES = 300, 1, 4
-"""`EACH`, `SHARE` and `NEWEST` of logs, so that those of a few steps have indexes, and a read begins at one."""
+"""Small `EACH`, `SHARE` and `NEWEST` of logs, so that short logs have indexes and reads use them."""
 
 
 def values_at(number: int) -> dict[str, Any]:
@@ -50,7 +53,7 @@ def config_of(thread: str, number: int, namespace: str = "") -> RunnableConfig:
 
 
 def put(thread: str, number: int, namespace: str = "", **more: Any) -> Step:
-    """Put a checkpoint with this number behind the one before it."""
+    """Store a checkpoint with this number after the previous one."""
     config = config_of(thread, number - 1, namespace)
     checkpoint = checkpoint_of(f"{number:08}", values_at(number) | more)
     return lambda saver: saver.put(config, checkpoint, {"source": "loop", "step": number, "parents": {}}, {})
@@ -61,7 +64,7 @@ def put_writes(thread: str, number: int) -> Step:
     return lambda saver: saver.put_writes(config_of(thread, number), writes, f"task {number}")
 
 
-# Over 64 KB in any form, and nothing that can be compressed.
+# Over 64 KB in any form, since it does not compress.
 LARGE = bytes((n * n * 7919 + n // 7 * n) % 251 for n in range(66_000))
 SESSIONS: tuple[tuple[Step, ...], ...] = (
     (
@@ -87,13 +90,13 @@ SESSIONS: tuple[tuple[Step, ...], ...] = (
         put("c", 7),
     ),
 )
-"""What is done between an opening of the store and its closing."""
+"""The steps between opening and closing the store, session by session."""
 STEPS = range(1, sum(map(len, SESSIONS)) + 1)
-"""Their numbers."""
+"""The numbers of the steps."""
 
 
 def run(place: Place, build: str, numbers: range, pipe: Connection) -> None:
-    """Do the steps with these numbers, and say after each that it was acknowledged, to strace."""
+    """Do the steps with these numbers, and write acknowledgements for strace."""
     BUILDS[build]()
     log.EACH, log.SHARE, log.NEWEST = INDEXES
     pipe.send("ready")
@@ -116,7 +119,10 @@ def _do(todo: list[tuple[int, Step]], saver: KeelSaver, pipe: Connection) -> Non
 
 
 def _is_done(step: Step, saver: KeelSaver, pipe: Connection) -> bool:
-    """Try until it works, and tell of each failure. Returns `False` for a copy that another process has made."""
+    """Retry a step until it succeeds, reporting each failure.
+
+    Returns `False` for a copy that another process has already made.
+    """
     for _ in range(ATTEMPTS):
         try:
             step(saver)
@@ -130,14 +136,14 @@ def _is_done(step: Step, saver: KeelSaver, pipe: Connection) -> bool:
 
 
 def contents(saver: KeelSaver) -> dict[str, list[CheckpointTuple]]:
-    """All that a store holds."""
+    """Return all checkpoints of a store."""
     threads = [thread.thread_id for thread in saver.threads()]
     return {thread: list(saver.list({"configurable": {"thread_id": thread}})) for thread in sorted(threads)}
 
 
 @cache
 def expected() -> list[Contents]:
-    """What a store holds before the first step, and after each."""
+    """Return the store's contents before the first step, and after each."""
     return list(_each())
 
 

@@ -1,7 +1,7 @@
-"""Nothing that a saver does in a running loop blocks it, on any backend, from the constructor on: blockbuster says so.
+"""A saver never blocks a running loop, on any backend, from its constructor on.
 
-In a process of its own, as what a process has done once it often need not do again. The other asynchronous tests run
-under blockbuster, too (`no_blocking` in tests/conftest.py).
+blockbuster checks this, in a separate process, because some work is done only once per process. The other asynchronous
+tests run under blockbuster, too (`no_blocking` in tests/conftest.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_nothing_blocks_a_running_loop(kind: str, tmp_path: Path, request: pytes
     match kind:
         case "memory":
             run(tmp_path, "memory:")
-        case "sqlite":  # relative: the working directory is a question to the system
+        case "sqlite":  # relative: the system is asked for the working directory
             run(tmp_path, "sqlite:///agent.db")
             assert (tmp_path / "agent.db").exists()
         case "files":
@@ -64,6 +64,6 @@ def test_nothing_blocks_a_running_loop(kind: str, tmp_path: Path, request: pytes
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["memory:", "sqlite:///agent.db", "files:agents"])
 def test_a_backend_may_be_imported_in_a_running_loop(url: str, tmp_path: Path) -> None:
-    """What is imported reads what lies beside it as Python reads modules, which nobody can do without."""
+    """The import only reads files that Python reads as modules, which is inevitable."""
     done = subprocess.run([sys.executable, "-c", OPENING, url], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

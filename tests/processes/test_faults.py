@@ -1,6 +1,6 @@
-"""Faults of the disk at every call of a run that changes it, injected by strace: a named error, and nothing is lost.
+"""Disk faults at every writing call of a run: a named error, and no data loss.
 
-CI takes some of the calls, `KEEL_POWER_STATES=all` every one.
+strace injects them. CI tests some of the calls, `KEEL_POWER_STATES=all` every one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from support.tiers import sized
 
 from langgraph_keel import KeelError, StoreError, StoreFull
 
-# The calls that change the files of a store, and what they may fail with; the run goes on with the next one.
+# The calls that change the files of a store, and their possible errors; the run continues with the next call.
 CALLS = {
     "sqlite": ("pwrite64", "fdatasync", "ftruncate", "unlink"),
     "files": ("pwrite64", "fdatasync", "fsync", "rename", "mkdir", "unlink"),
 }
 FAILURES = [
     *((kind, call, "EIO", "StoreError") for kind, calls in CALLS.items() for call in calls),
-    # SQLite does not say why the memory that it shares cannot grow.
+    # SQLite does not report why its shared memory cannot grow.
     ("sqlite", "pwrite64", "ENOSPC", "StoreFull StoreError"),
     *(("files", call, "ENOSPC", "StoreFull") for call in ("pwrite64", "fsync", "mkdir")),
     # A network file system that keeps no locks.
@@ -43,7 +43,7 @@ PUTS = 6
 
 
 def calls() -> Iterator[int]:
-    """The calls to inject a fault at, counted from 1."""
+    """Return the calls at which a fault is injected, counted from 1."""
     return count(1) if os.environ.get("KEEL_POWER_STATES") == "all" else iter(SOME)
 
 
@@ -54,7 +54,10 @@ def record(kind: str, fault: str, directory: Path) -> tuple[Place, Recording]:
 
 
 def check_after(recording: Recording, place: Place) -> None:
-    """All that was acknowledged is there as it was, of what was under way all or nothing, and it can be written to."""
+    """Check that all acknowledged writes are intact, and the store is writable.
+
+    Other writes must be whole or absent.
+    """
     check(place, expected()[recording.acknowledged : recording.acknowledged + 2])
 
 
@@ -95,7 +98,7 @@ def test_a_kill_in_the_middle_of_a_call_loses_nothing(kind: str, call: str, tmp_
 
 
 def put_and_tell(place: Place, pipe: Connection) -> None:
-    """Put, each until it works, and tell of each attempt."""
+    """Store checkpoints, each until it succeeds, and report each attempt."""
     with place.open() as saver:
         for number in range(PUTS + 1):
             while (failure := failure_of(saver, number)) is not None:
@@ -118,7 +121,7 @@ def failure_of(saver: Any, number: int) -> tuple[str, str] | None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PLACES)
 def test_a_disk_that_is_full_for_a_while(kind: str, tmp_path: Path) -> None:
-    """Every write fails until there is room again; the process goes on, and so does the thread."""
+    """Writes fail until there is room again; then the process and the thread continue."""
     require_strace()
     place = PLACES[kind](tmp_path)
     full = "pwrite64:error=ENOSPC:when=1+"
@@ -141,7 +144,7 @@ def test_a_disk_that_is_full_for_a_while(kind: str, tmp_path: Path) -> None:
 
 
 def numbers_in(place: Place) -> list[int]:
-    """The checkpoints of the thread, oldest first; each is whole."""
+    """Return the checkpoints of the thread, oldest first; each must be whole."""
     place.check()
     with place.open(read_only=True) as saver:
         found = [one.checkpoint["channel_values"] for one in saver.list(config_for("t"))]
@@ -150,7 +153,7 @@ def numbers_in(place: Place) -> list[int]:
 
 
 def put_until_it_fails(place: Place, pipe: Connection) -> None:
-    """Put into files that may not grow beyond 256 KB, and tell of each failure; then remove."""
+    """Write to files that may not exceed 256 KB, and report each failure; then remove."""
     with place.open() as saver:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, resource.RLIM_INFINITY))
         failures: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""A disk that is really full: nothing more is put, and what is there can still be pruned, deleted and reclaimed."""
+"""On a full disk, writes fail, and pruning, deleting and reclaiming still work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def put(saver: KeelSaver, thread: str, number: int, nbytes: int) -> None:
 
 
 def fill(saver: KeelSaver, nbytes: int, puts: int | None = None) -> int:
-    """Put to a few threads in turn, so many times or until the disk is full; return how often."""
+    """Write to a few threads in turn, up to `puts` times; return the count.
+
+    A full disk ends it, too.
+    """
     for number in count():
         if number == puts:
             return number
@@ -66,7 +69,7 @@ def test_sqlite_removes_on_a_full_disk(full: tuple[Path, SqliteSaver], caplog: p
     disk, saver = full
     assert fill(saver, 200_000) < 30  # the log has some room that it may use
     before = latest(saver)
-    with pytest.raises(StoreFull):  # a put does not take the reserve
+    with pytest.raises(StoreFull):  # a checkpoint may not use the reserve
         put(saver, "t0", 1000, 200_000)
     assert saver.prune(["t1"], strategy=Retention(last=1)).removed > 10
     assert "the disk is full" in caplog.text
@@ -75,7 +78,7 @@ def test_sqlite_removes_on_a_full_disk(full: tuple[Path, SqliteSaver], caplog: p
     assert asyncio.run(saver.retention.asweep(Retention(threads="t4", last=1))).removed > 10
     assert "free and will be used again" in saver.retention.reclaim_space().note
     assert latest(saver) == {**before, "t2": None, "t3": None}
-    assert fill(saver, 20_000, 100) == 100  # of what was removed, as much is put again
+    assert fill(saver, 20_000, 100) == 100  # as much as was removed can be stored again
     assert list(saver.check()) == []
     kept = latest(saver)
     saver.close()
@@ -91,7 +94,7 @@ def test_sqlite_reclaims_on_a_full_disk(full: tuple[Path, SqliteSaver]) -> None:
     for thread in range(1, THREADS):
         saver.delete_thread(f"t{thread}")
     size = (disk / "agent.db").stat().st_size
-    assert "VACUUM" in saver.retention.reclaim_space(full=True).note  # there is room for what is left
+    assert "VACUUM" in saver.retention.reclaim_space(full=True).note  # there is room for the remaining data
     assert (disk / "agent.db").stat().st_size < size / 2
 
 
@@ -99,7 +102,7 @@ def test_what_was_given_up_is_kept_again(caplog: pytest.LogCaptureFixture) -> No
     with small_disk(MEGABYTES, "under SQLite") as disk, SqliteSaver(disk / "agent.db") as saver:
         lock = disk / "agent.db.lock"
         fill(saver, 20_000, 100)
-        assert lock.stat().st_size == 0  # nothing is kept beside a small database
+        assert lock.stat().st_size == 0  # nothing is reserved for a small database
         fill(saver, 20_000, 300)
         size = lock.stat().st_size
         assert size > 1 << 20
@@ -119,7 +122,7 @@ def test_files_remove_on_a_full_disk() -> None:
         assert fill(saver, 20_000) > 100
         before = latest(saver)
         with pytest.raises(StoreFull):
-            saver.prune(["t1"], strategy=Retention(last=1))  # a log is written anew, which takes room for what is kept
+            saver.prune(["t1"], strategy=Retention(last=1))  # a log is rewritten, which takes room for the kept part
         assert latest(saver) == before
         saver.delete_thread("t2")
         (pruned,) = saver.prune(["t1"], strategy=Retention(last=1)).threads
@@ -140,7 +143,7 @@ def test_a_tenant_with_a_key_is_deleted_on_a_full_disk() -> None:
             kept = latest(other)
             acme.delete_thread("t0")
             (problem,) = acme.retention.erase(user_id="ada").problems
-            assert "not cleaned yet" in problem  # there is no room to write all that is left anew
+            assert "not cleaned yet" in problem  # there is no room to rewrite the remaining data
             receipt = saver.tenants.delete("acme")
             assert (receipt.threads, receipt.problems) == (THREADS - 1, ())
             assert (list(acme.threads()), latest(other)) == ([], kept)

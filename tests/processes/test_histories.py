@@ -1,4 +1,4 @@
-"""The history checker, tested: silent about a right store, never about a wrong one."""
+"""Test the history checker: silent about a correct store, never about a wrong one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from support.tiers import examples
 
 
 class List:
-    """A correct store: one list, compare-and-set. The wrong ones below misbehave in a third of their calls."""
+    """A correct store: one list, compare-and-set.
+
+    The wrong stores below misbehave in a third of their calls.
+    """
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance
@@ -52,7 +55,7 @@ class Overwriting(List):
 
 
 class Forgetting(List):
-    """Acknowledges what it then does not keep, as a server without a durable log that was killed."""
+    """Acknowledges and loses a write, as a killed server without a durable log."""
 
     def write(self, client: int, after: Version, mark: str) -> bool:
         return (after == self.head and self.misbehaves()) or super().write(client, after, mark)
@@ -66,7 +69,10 @@ class Stale(List):
 
 
 class Resurrecting(List):
-    """Refuses, and applies it nevertheless: a put that is sent twice, its first reply lost and the head moved since."""
+    """Refuses and yet applies a write.
+
+    As if it was sent twice, its first reply was lost, and the head moved in between.
+    """
 
     def write(self, client: int, after: Version, mark: str) -> bool:
         if super().write(client, after, mark):
@@ -77,7 +83,7 @@ class Resurrecting(List):
 
 
 class Doubling(List):
-    """Applies a write twice: a request that is sent again without being known again."""
+    """Applies a write twice, because it does not recognize a repeated request."""
 
     def write(self, client: int, after: Version, mark: str) -> bool:
         if after == self.head and self.misbehaves():
@@ -87,7 +93,7 @@ class Doubling(List):
 
 
 class Split(List):
-    """Two servers that both think they are the first one."""
+    """Two servers that both act as the primary."""
 
     def __init__(self, chance: Random) -> None:
         super().__init__(chance)
@@ -120,7 +126,7 @@ class Touchy(List):
 
 
 class Rebasing(List):
-    """Appends to whatever is there, which is not what the client computed its list from."""
+    """Appends to the current list instead of the one that the client read."""
 
     def write(self, client: int, after: Version, mark: str) -> bool:
         self.set(self.head if self.misbehaves() else after, mark)
@@ -128,7 +134,7 @@ class Rebasing(List):
 
 
 class Shuffling(List):
-    """Keeps everything, in another order now and then."""
+    """Keeps everything, sometimes in another order."""
 
     def read(self, client: int) -> Version:
         if self.misbehaves():
@@ -151,7 +157,10 @@ WRONG = {
 
 
 def client(store: List, who: int, turns: int, clock: Iterator[int], history: list[Operation]) -> Iterator[None]:
-    """Append again and again; every `yield` is a moment at which others may come between. One ack in ten gets lost."""
+    """Append repeatedly; others may act at every `yield`.
+
+    One acknowledgement in ten is lost.
+    """
     for turn in range(turns):
         began = next(clock)
         yield
@@ -167,7 +176,7 @@ def client(store: List, who: int, turns: int, clock: Iterator[int], history: lis
 
 
 def simulated(kind: type[List], chance: Random, clients: int, turns: int) -> tuple[list[Operation], Version]:
-    """Run clients in a random order; return their history and the list at the end."""
+    """Run clients in a random order; return their history and the final list."""
     store, clock = kind(chance), count()
     history: list[Operation] = []
     running = [client(store, who, turns, clock, history) for who in range(clients)]
@@ -179,7 +188,7 @@ def simulated(kind: type[List], chance: Random, clients: int, turns: int) -> tup
 
 
 def can_be(history: list[Operation], final: Version) -> bool:
-    """Search all orders for one in which a list could have answered so: the definition, for a handful of operations."""
+    """Search all orders for one that explains a short history: the definition."""
 
     def possible(head: Version, left: frozenset[Operation]) -> bool:
         if head == final and all(operation.outcome == "unknown" for operation in left):
@@ -195,7 +204,7 @@ def can_be(history: list[Operation], final: Version) -> bool:
 
 
 def step(head: Version, operation: Operation) -> Version | None:
-    """The list after an operation, or `None` if it could not have answered so."""
+    """Return the list after an operation, or `None` if its result was impossible."""
     if operation.outcome == "refused":
         return head if head != operation.seen else None
     if operation.mark is None:

@@ -1,4 +1,4 @@
-"""Acts of a person whose reply is lost, and that somebody else undoes before they are sent again."""
+"""A reviewer's act whose reply is lost, and which is undone before the retry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ pytestmark = pytest.mark.slow
 async def cut_at(
     place: Place, face: str, number: int, meanwhile: Callable[[], object]
 ) -> AsyncIterator[tuple[KeelSaver, list[int]]]:
-    """Open a saver that loses the reply to a request, after which somebody else acts; note when that has happened."""
+    """Open a saver that loses the reply to a request, and run `meanwhile` then.
+
+    Also yields a list that records when this has happened.
+    """
     happened: list[int] = []
 
     def once() -> None:
@@ -64,7 +67,7 @@ def acts_of(saver: KeelSaver, request_id: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("rejects", [True, False])
 @each_face
 async def test_an_approval_taken_back_before_its_retry_is_not_denied(place: Place, rejects: bool, face: str) -> None:
-    """Nor is it made a second time, over what the other reviewer has said."""
+    """Nor is it repeated, overriding the other reviewer's decision."""
     undone = 0
     with place.open() as direct:
         for number in count(1):
@@ -122,7 +125,7 @@ async def test_a_revision_that_is_sent_again_spares_the_decision_after_it(place:
 
 
 def doubtful(saver: KeelSaver, thread_id: str, paid: list[int]) -> tuple[str, Callable[[], object]]:
-    """Leave a call in doubt; return its key, and what runs the rest."""
+    """Leave a call in doubt; return its key, and a function that resumes the thread."""
 
     def pay(to: str) -> str:
         """Pay."""

@@ -1,4 +1,4 @@
-"""One SQLite file, many writers: a loop that must not wait for them, and committing together."""
+"""One SQLite file, many writers: a loop that does not wait, and group commits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def saver(path: Path) -> Iterator[SqliteSaver]:
 
 
 async def test_a_loop_is_not_blocked_by_a_put(saver: SqliteSaver, path: Path) -> None:
-    """While somebody else holds the database, the loop goes on."""
+    """While another connection holds the database, the loop keeps running."""
     import sqlite3
 
     saver.setup()
@@ -48,14 +48,14 @@ async def test_a_loop_is_not_blocked_by_a_put(saver: SqliteSaver, path: Path) ->
     assert await asyncio.wait_for(waiting, 20)
 
 
-# -- committing together -----------------------------------------------------------------------------------------------
+# -- group commits -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The size of each group that was committed, from now on."""
+    """The sizes of the groups that are committed from now on."""
     sizes: list[int] = []
-    commit: Any = sqlite_driver._commit  # private: killed in the middle of it: there is no other way in
+    commit: Any = sqlite_driver._commit  # private: the only way to be killed in the middle of it
 
     def counted(connection: Any, path: str, group: list[Any]) -> Any:
         sizes.append(len(group))
@@ -73,7 +73,7 @@ async def test_concurrent_puts_share_commits(saver: SqliteSaver, groups: list[in
 
 
 async def test_one_failing_request_does_not_fail_its_group(saver: SqliteSaver, groups: list[int]) -> None:
-    """A conflict, a request that raises and one that breaks a constraint, among others in one transaction."""
+    """The transaction has a conflict, a request that raises, and a broken constraint."""
     first = await aput(saver, "shared")
     held = Held(saver)
     following: RunnableConfig = {"configurable": {**first["configurable"]}}
@@ -96,7 +96,7 @@ async def test_one_failing_request_does_not_fail_its_group(saver: SqliteSaver, g
 
 
 def _broken() -> Any:
-    """A request that writes something and then fails."""
+    """Return a request that writes and then fails."""
 
     def work(execute: Any) -> None:
         execute("INSERT INTO threads (name) VALUES ('half')")
@@ -106,15 +106,15 @@ def _broken() -> Any:
 
 
 class Held:
-    """Keeps the writing thread busy, so that what is sent meanwhile becomes one group."""
+    """Keeps the writing thread busy, so that the next requests become one group."""
 
     def __init__(self, saver: SqliteSaver) -> None:
         self.saver = saver
         self.begun: Queue[int] = Queue()
         self.release_it = threading.Event()
-        # Not by send: what a calling thread does itself leaves the writing thread free to take a first few.
+        # Not by `send`, which runs the request in the calling thread: the writing thread could take the first few.
         self.job = Job(Work(self.wait, writes=True))
-        # private: what waits for the writing thread, nobody outside can see
+        # private: the queue of the writing thread is not visible from outside
         driver_of(saver)._jobs.put(self.job)
         self.begun.get(timeout=120)
 
@@ -123,8 +123,8 @@ class Held:
         self.release_it.wait(20)
 
     def waiting(self) -> int:
-        """How many requests wait for it."""
-        # private: what waits for the writing thread, nobody outside can see
+        """Return the number of requests that wait for the writing thread."""
+        # private: the queue of the writing thread is not visible from outside
         return int(driver_of(self.saver)._jobs.qsize())
 
     def release(self) -> None:

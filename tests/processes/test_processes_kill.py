@@ -1,4 +1,4 @@
-"""`kill -9` at random moments: what was acknowledged is there, as it was, and the run goes on."""
+"""`kill -9` at random moments loses no acknowledged write, and the run resumes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from support.tiers import sized
 
 from langgraph_keel import KeelSaver
 
-# Of a client, each at another moment. SQLite's writers are the clients themselves, so every system call of theirs is a
-# moment that counts. A server sees of a client that was killed no more than a connection that ends, between requests or
-# in one, which `test_history_runs.py` and `test_server_faults.py` do at each place there is.
+# Lives of one client, each killed at another moment. SQLite's clients write by themselves, so the moment of a kill may
+# be any of their system calls. A server only sees that the connection of a killed client ends, between or during
+# requests; `test_history_runs.py` and `test_server_faults.py` test that at every possible place.
 KILLS = sized(
     {"sqlite": 30, "files": 30, "postgres": 12, "redis": 12},
     {"sqlite": 30, "files": 30, "postgres": 12, "redis": 12},
@@ -36,7 +36,7 @@ SEED = random.SystemRandom().randrange(1 << 32)
 
 
 def lines_of(pipe: Connection) -> list[list[str]]:
-    """What the child said before it died. A line that was cut off was not said."""
+    """Return the complete lines that the child wrote before it died."""
     data = b""
     while part := os.read(pipe.fileno(), 1 << 16):
         data += part
@@ -45,7 +45,7 @@ def lines_of(pipe: Connection) -> list[list[str]]:
 
 
 def one_life(place: Place, chance: random.Random) -> list[list[str]]:
-    """Let a process run for a while, kill it, and return what it had acknowledged."""
+    """Let a process run for a while, kill it, and return its acknowledged writes."""
     mp = context()
     reading, writing = mp.Pipe(duplex=False)
     child = mp.Process(target=grow_and_report, args=(place, writing))
@@ -80,14 +80,14 @@ def check(saver: KeelSaver, acknowledged: Sequence[Sequence[str]]) -> None:
         if what == "put":
             assert found, f"the acknowledged checkpoint {checkpoint_id} is gone"
             check_put(found, *rest)
-        elif found:  # its checkpoint may not have been put yet when the process died
+        elif found:  # its checkpoint may not have been stored yet when the process died
             check_writes(found, *rest)
 
 
 def resume(saver: KeelSaver) -> None:
-    """Run one more round; nothing is done twice and nothing is left out."""
+    """Run one more round; no step may be repeated or skipped."""
     graph, config = growing_graph(saver), run_config("growing")
-    before = saver.get_tuple(config)  # not `get_state`, which counts what the last step had already written
+    before = saver.get_tuple(config)  # not `get_state`, which includes the writes of the last step
     if before is None:
         return  # killed before the first checkpoint
     number = before.checkpoint["channel_values"].get("round", 0)
@@ -116,6 +116,6 @@ def test_kills_lose_nothing(place: Place) -> None:
         listed = [found.checkpoint["id"] for found in saver.list(run_config("growing"))]
     assert {line[1] for line in everything if line[0] == "put"} <= set(listed)
     place.check()
-    # The test itself: many children got to work before they died; how many depends on what else the machine does.
+    # Check the test itself: many children started work before they died; how many depends on the load of the machine.
     assert alive > kills / 4, f"seed {SEED}"
     assert len([line for line in everything if line[0] == "writes"]) > kills / 4

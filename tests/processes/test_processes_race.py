@@ -1,4 +1,4 @@
-"""Eight processes write to one thread: never a lost update, never a corrupt thread."""
+"""Eight processes write to one thread, without a lost update or a corrupt thread."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_no_round_loses_an_update(on_conflict: str, place: Place) -> None:
     checkpoints, head = by_id(place), head_marks(place)
     check_lineage(checkpoints)
     place.check()
-    # Somebody wins every round: a put is refused only because another one was not.
+    # One client wins every round: a write is refused only if another one was accepted.
     assert len(kept) >= ROUNDS
     if on_conflict == "raise":
         assert set(losers) == {"shared"}

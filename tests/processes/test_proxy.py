@@ -1,4 +1,4 @@
-"""The TCP proxy of the fault tests: what it counts, and that it breaks what it is told to break, when it is told to."""
+"""The TCP proxy of the fault tests counts correctly, and cuts when requested."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-# One try and no more, of redis-py, whose default is to try again by itself.
+# No retries: redis-py retries by default.
 ONCE = Retry(NoBackoff(), 0)
 BROKEN = (psycopg.OperationalError, client.ConnectionError)
 
 
 class RedisWire:
-    """A counter in Redis, that is raised through the proxy and read past it."""
+    """A counter in Redis, incremented through the proxy and read directly."""
 
     def __init__(self, proxy: servers.Proxy, url: str, name: str) -> None:
         self.proxy, self._name = proxy, name
-        # One connection: a pool looks at an idle one before it lends it, and opens another in silence.
+        # One connection: a pool checks an idle one before it lends it, and silently opens another.
         self._through = client.Redis.from_url(
             proxy.url_for(url), retry=ONCE, socket_timeout=5, single_connection_client=True
         )
@@ -52,7 +52,7 @@ class RedisWire:
 
 
 class PostgresWire:
-    """A table of PostgreSQL, into which is inserted through the proxy, and which is read past it."""
+    """A table of PostgreSQL, written through the proxy and read directly."""
 
     def __init__(self, proxy: servers.Proxy, url: str) -> None:
         self.proxy, self._url = proxy, url
@@ -79,7 +79,7 @@ class PostgresWire:
 
 @pytest.fixture(params=["postgres", "redis"])
 def wire(request: pytest.FixtureRequest) -> Iterator[RedisWire | PostgresWire]:
-    """A connection through a proxy, which is open."""
+    """An open connection through a proxy."""
     given = request.getfixturevalue
     server = given(f"{request.param}_server")
     with servers.proxy(server.host, server.port) as proxy:
@@ -98,7 +98,7 @@ Wire = RedisWire | PostgresWire
 def test_it_counts_round_trips_and_bytes(wire: Wire) -> None:
     proxy = wire.proxy
     trips, sent, received = proxy.round_trips, proxy.bytes_sent, proxy.bytes_received
-    for _ in range(3):  # psycopg prepares a statement, in a trip more, when it is used for the fifth time
+    for _ in range(3):  # psycopg prepares a statement, with one more trip, at its fifth use
         wire.add()
     assert proxy.round_trips == trips + 3
     assert proxy.requests == proxy.round_trips
@@ -306,4 +306,4 @@ def test_the_url_keeps_its_parts() -> None:
             proxy.url_for("postgresql://me@host/db?options=-c%20x") == "postgresql://me@127.0.0.1:5/db?options=-c%20x"
         )
     finally:
-        proxy._loop.close()  # private: a proxy that died badly
+        proxy._loop.close()  # private: a proxy that did not end cleanly

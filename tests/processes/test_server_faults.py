@@ -1,4 +1,4 @@
-"""Connections that are cut: each verb is carried out exactly once, or says that it was not or may not be."""
+"""Cut connections: each verb takes effect once, or reports that it did or may not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 NAMES = [f"{number:08}" for number in range(1, 33)]
 ITEMS = [f"{name} {'x' * 200}" for name in NAMES]
 LATEST = config_for("t", NAMES[30])
-# "Bounded": less than the 30 seconds after which a driver gives up waiting, since a cut connection tells at once.
+# "Bounded": less than the 30 seconds of a driver's timeout, since a cut connection is noticed immediately.
 BOUND = 15.0
 
 
@@ -39,7 +39,10 @@ def metadata_of(number: int) -> dict[str, Any]:
 
 
 def value_at(number: int) -> dict[str, Any]:
-    """A list that grows by one: at 32 items, a put also packs the 31 rows before it."""
+    """Return a list that grows by one.
+
+    At 32 items, a write also packs the 31 rows before it.
+    """
     return {"list": ITEMS[:number], "number": number}
 
 
@@ -54,7 +57,7 @@ def put_again(face: Face) -> None:
 
 
 def begin(face: Face) -> None:
-    """A thread of 31 checkpoints by four runs, with writes."""
+    """Create a thread of 31 checkpoints by four runs, with writes."""
     for number in range(1, 32):
         grow(face, number)
     face.put_writes(LATEST, [("a", 1), ("b", [2])], "task")
@@ -76,14 +79,14 @@ Content = dict[str, list[CheckpointTuple]]
 
 
 def content_of(saver: KeelSaver) -> Content:
-    """All that can be read."""
+    """Return all data that can be read."""
     threads = sorted(info.thread_id for info in saver.threads())
     assert set(threads) <= set(THREADS)
     return {thread: list(saver.list({"configurable": {"thread_id": thread}})) for thread in threads}
 
 
 def intended(verb: Callable[[Face], object]) -> tuple[Content, Content]:
-    """What the reference model holds before and after a verb."""
+    """Return the reference model's content before and after a verb."""
     with MemorySaver() as saver:
         face = FACES["sync"](lambda: saver)
         begin(face)
@@ -103,7 +106,7 @@ def faces(name: str, saver: KeelSaver) -> Iterator[Face]:
 
 @contextmanager
 def begun(place: Place, name: str) -> Iterator[tuple[Face, Proxy]]:
-    """The thread, and a face that reaches it through a proxy, with an open connection and all it can know."""
+    """Yield a face with an open connection through a proxy, and a full memo."""
     with place.open() as direct:
         for thread in THREADS:
             direct.delete_thread(thread)
@@ -122,7 +125,7 @@ def cut_at(proxy: Proxy, side: str, number: int) -> None:
 @pytest.mark.parametrize("side", ["before the request", "before the reply"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_is_carried_out_once(place: Place, verb: str, side: str, face: str) -> None:
-    """Cut at each request that the verb sends: it is sent again, and nobody can tell."""
+    """Cut at each request of the verb: it is sent again, with the same result."""
     _, after = intended(VERBS[verb])
     for number in count(1):
         with begun(place, face) as (cutting, proxy):
@@ -139,7 +142,7 @@ def test_a_verb_is_carried_out_once(place: Place, verb: str, side: str, face: st
 
 
 def grow_on(face: Face, after: Content) -> None:
-    """The same saver goes on reading what is there."""
+    """Check that the same saver still reads the current data."""
     for thread in THREADS:
         found = face.get_tuple(config_for(thread))
         assert (found and found.checkpoint) == (after[thread][0].checkpoint if thread in after else None)
@@ -150,7 +153,10 @@ def grow_on(face: Face, after: Content) -> None:
 @pytest.mark.parametrize("side", ["before the request", "before the reply"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_that_never_gets_through_says_so(place: Place, verb: str, side: str, face: str) -> None:
-    """What is sent again is cut too: a named error at once, all or nothing, and the saver is as good as before."""
+    """The retry is cut too: a named error in bounded time, and no partial write.
+
+    The saver stays usable.
+    """
     before, after = intended(VERBS[verb])
     with begun(place, face) as (cutting, proxy):
         cut_at(proxy, side, 1)
@@ -169,7 +175,7 @@ def test_a_verb_that_never_gets_through_says_so(place: Place, verb: str, side: s
 
 
 def finish(verb: str, face: Face) -> None:
-    """Do it again, as whoever got the error would: harmless, if it had been done."""
+    """Repeat the verb after its error, which is harmless if it had been done."""
     try:
         VERBS[verb](face)
     except ThreadExists:
@@ -177,7 +183,7 @@ def finish(verb: str, face: Face) -> None:
 
 
 def put_after_head(face: Face, checkpoint_id: str, item: str) -> None:
-    """A put that must follow the head, as a run's does."""
+    """Store a checkpoint that must follow the head, as a run's does."""
     found = face.get_tuple(config_for("t"))
     assert found
     values = {"list": [*found.checkpoint["channel_values"]["list"], item]}
@@ -187,7 +193,7 @@ def put_after_head(face: Face, checkpoint_id: str, item: str) -> None:
 @ON_SERVERS
 @pytest.mark.parametrize("face", FACES)
 def test_what_was_stored_and_pruned_before_the_retry_is_never_denied(place: Place, face: str) -> None:
-    """The reply is lost, another process continues from the checkpoint and prunes it, and the put is sent again."""
+    """After a lost reply, another process continues and prunes; the write is retried."""
     with begun(place, face) as (cutting, proxy), place.open() as direct:
         put_after_head(cutting, "0000004", "before")
 
@@ -228,7 +234,7 @@ def test_a_conflict_whose_reply_came_at_once_was_not_stored(place: Place, face: 
 
 @asynccontextmanager
 async def by_own_client(place: Place, face: str) -> AsyncIterator[KeelSaver]:
-    """A saver on a client of the user's, which sends again by itself and tells nobody."""
+    """Yield a saver on the user's client, which retries by itself without notice."""
     more, pauses = {"prefix": place.options["prefix"], "durability": "any"}, ConstantBackoff(0.05)
     if face == "sync":
         client = Redis.from_url(place.url, retry=Retry(pauses, 3))
@@ -247,7 +253,10 @@ async def by_own_client(place: Place, face: str) -> AsyncIterator[KeelSaver]:
 async def test_with_a_client_of_the_users_nothing_is_denied(
     place: Place, face: str, is_pruned: bool, is_lost: bool
 ) -> None:
-    """Keel cannot know whether the client has sent a put before. The thread shows it, as long as it is not pruned."""
+    """Keel cannot know whether the client retried.
+
+    The thread shows it, unless it was pruned.
+    """
     with place.open() as direct, place.proxy() as proxy:
         begin(FACES["sync"](lambda: direct))
         theirs = FACES["sync"](lambda: direct)

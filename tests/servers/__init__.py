@@ -1,8 +1,9 @@
-"""Real servers for the tests: PostgreSQL, Redis, Redis Cluster and PgBouncer, and a TCP proxy that breaks connections.
+"""Real servers for the tests, and a TCP proxy that breaks connections.
 
     with servers.postgres() as server: psycopg.connect(server.url)
 
-Where a server comes from is decided in `choice`; those that nobody has running, `launch` runs in a temporary directory.
+There are PostgreSQL, Redis, Redis Cluster and PgBouncer. `choice` decides where a server comes from; `launch` runs
+those that are not running already, in a temporary directory.
 """
 
 from .choice import ENVIRONMENT, SHARED, NoServer

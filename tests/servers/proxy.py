@@ -1,4 +1,4 @@
-"""A TCP proxy that counts round trips and breaks connections, at the moment that a test names."""
+"""A TCP proxy that counts round trips and breaks connections on request."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from .launch import PATIENCE, free_port
 
 T = TypeVar("T")
 
-# What happens to a request: it passes; the connection breaks instead of forwarding it; or when its reply comes.
+# The fate of a request: it passes, or the connection breaks before it is forwarded, or when its reply comes.
 Fate = Literal["pass", "before request", "before reply"]
-# SO_LINGER of no seconds: a close sends RST, as when a machine is gone, and nothing that is still in a buffer.
+# SO_LINGER of zero seconds: a close sends RST and drops the buffers, as if the machine was gone.
 RESET = struct.pack("ii", 1, 0)
 CHUNK = 1 << 16
 
 
 class Link:
-    """One client's connection, and the one to the server that belongs to it."""
+    """One client's connection, and its connection to the server."""
 
     def __init__(self, client: asyncio.StreamWriter) -> None:
         self._ends = [client]
-        # A request is under way: the next bytes of the server are its reply.
+        # A request is in progress: the next bytes of the server are its reply.
         self.is_asking = False
         self.fate: Fate = "pass"
 
     def add(self, server: asyncio.StreamWriter) -> None:
-        """Name the connection to the server."""
+        """Set the connection to the server."""
         self._ends.append(server)
 
     def cut(self) -> None:
@@ -44,7 +44,7 @@ class Link:
             end.transport.abort()
 
     async def close(self) -> None:
-        """Close both connections, after what is in their buffers."""
+        """Close both connections, after flushing their buffers."""
         for end in self._ends:
             end.close()
         for end in self._ends:
@@ -53,21 +53,23 @@ class Link:
 
 
 class Proxy:
-    """A proxy that runs in a thread of its own. Its methods may be called from any other, and act before they return.
+    """A proxy that runs in its own thread.
+
+    Its methods may be called from any thread, and have taken effect when they return.
 
     A request begins with the first bytes of a client that is not waiting for a reply, and ends with the first bytes of
-    the server. So the several messages of PostgreSQL's extended protocol are one request, and so is a pipeline, unless
-    it is so long that the server replies to its beginning before it has the end (Redis does, from about 100 KB).
-    Opening a connection takes requests too (PostgreSQL: SSL or not, then who; Redis: HELLO and CLIENT SETINFO): count
-    and cut on a connection that is open.
+    the server. So the several messages of PostgreSQL's extended protocol are one request, and so is a pipeline. An
+    exception is a pipeline so long that the server replies before it has received the end (Redis: from about 100 KB).
+    Opening a connection takes requests too (PostgreSQL: SSL or not, then the user; Redis: HELLO and CLIENT SETINFO), so
+    count and cut only on an open connection.
 
     Attributes:
-        port: Where it listens, on 127.0.0.1.
+        port: The port on 127.0.0.1 on which it listens.
         requests: Requests so far.
         round_trips: Requests so far that were replied to.
         bytes_sent: Bytes so far from clients to the server.
         bytes_received: Bytes so far from the server to clients.
-        meanwhile: Called when a reply is lost, before the client hears of it: it cannot send again until this returns.
+        meanwhile: Called when a reply is lost, before the client is notified: it cannot send again until this returns.
     """
 
     meanwhile: Callable[[], object] | None = None
@@ -85,14 +87,14 @@ class Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
 
     def url_for(self, url: str) -> str:
-        """Return the server's URL with the proxy's host and port in it."""
+        """Return the server's URL with the proxy's host and port."""
         parts = urlsplit(url)
         before, at, _ = parts.netloc.rpartition("@")
         return urlunsplit(parts._replace(netloc=f"{before}{at}127.0.0.1:{self.port}"))
 
     @property
     def connections(self) -> int:
-        """How many there are now."""
+        """The current number of connections."""
         return len(self._links)
 
     def cut(self) -> None:
@@ -100,15 +102,18 @@ class Proxy:
         self._do(self._cut)
 
     def cut_before_request(self, n: int = 1) -> None:
-        """Reset the connection of the n-th request from now, which does not reach the server."""
+        """Reset the connection of the n-th request from now, before it reaches the server."""
         self._do(lambda: self._fates.update({self.requests + n: "before request"}))
 
     def cut_before_reply(self, n: int = 1) -> None:
-        """Reset the connection of the n-th request from now when its reply comes, which does not reach the client."""
+        """Reset the connection of the n-th request from now, instead of passing its reply."""
         self._do(lambda: self._fates.update({self.requests + n: "before reply"}))
 
     def cut_at_random(self, chance: random.Random, probability: float) -> None:
-        """Reset the connection at this share of all requests, half of them when the reply comes; 0 ends that."""
+        """Reset the connection at this share of all requests; 0 ends that.
+
+        Half of the cuts happen when the reply comes.
+        """
 
         def drawn() -> Fate:
             side: Fate = "before request" if chance.random() < 0.5 else "before reply"
@@ -117,15 +122,15 @@ class Proxy:
         self._do(lambda: setattr(self, "_chance", drawn))
 
     def freeze(self) -> None:
-        """Hold all bytes of both directions; nothing is lost, and nothing arrives."""
+        """Hold all bytes of both directions, without losing any."""
         self._do(self._flows.clear)
 
     def thaw(self) -> None:
-        """Let all bytes go on."""
+        """Forward all held bytes."""
         self._do(self._flows.set)
 
     def refuse(self) -> None:
-        """Refuse connections from now on, and reset those that are open."""
+        """Refuse connections from now on, and reset open ones."""
         self._do(self._stop_listening)
         self.cut()
 
@@ -183,13 +188,13 @@ class Proxy:
         try:
             await self._carry(link, reader, writer)
         except (OSError, asyncio.CancelledError):
-            link.cut()  # the other side learns of it as we did
+            link.cut()  # reset the other side, too
         finally:
             await link.close()
             del self._links[task]
 
     async def _carry(self, link: Link, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        """Carry bytes both ways until one side closes."""
+        """Forward bytes both ways until one side closes."""
         answers, server = await asyncio.open_connection(*self._target)
         link.add(server)
         ways = [

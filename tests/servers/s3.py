@@ -1,4 +1,4 @@
-"""A server that speaks S3: moto's, in a process of its own, on a free port of this machine."""
+"""An S3 server: moto's, in a separate process, on a free port of this machine."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class S3Server:
     """A server with a bucket.
 
     Attributes:
-        url: Where it is.
-        environment: What a program needs to come in, as environment variables.
+        url: Its address.
+        environment: Environment variables with the credentials for clients.
     """
 
     url: str
@@ -35,8 +35,8 @@ def s3_server(bucket: str = "bucket", *, is_closed: bool = False) -> Iterator[S3
     """Run a server.
 
     Args:
-        bucket: The bucket that it has.
-        is_closed: Whether it lets nobody in, once the bucket is there.
+        bucket: The name of its bucket.
+        is_closed: Whether it refuses all clients, once the bucket exists.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"

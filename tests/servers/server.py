@@ -1,4 +1,4 @@
-"""What a test gets: a server's URL, where it came from and, of our own, the means to kill it."""
+"""A server's URL and source, and the means to kill it if the tests started it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .launch import Launched
 
 @dataclass(frozen=True)
 class Server:
-    """A server that answers.
+    """A running server.
 
     Attributes:
-        url: Where it is.
-        how: Where it came from.
-        version: What it says its version is.
+        url: Its address.
+        how: Its source.
+        version: The version that it reports.
         launched: The process, if we have started it.
     """
 
@@ -28,7 +28,7 @@ class Server:
 
     @property
     def owned(self) -> bool:
-        """Whether it is ours to kill."""
+        """Whether we may kill it."""
         return self.launched is not None
 
     @property
@@ -45,24 +45,24 @@ class Server:
 
     @property
     def directory(self) -> Path:
-        """Where it runs, and its log and data are."""
+        """Its working directory, with its log and data."""
         return self._own.directory
 
     @property
     def pid(self) -> int:
-        """The process id; of the one that ran last, if none does."""
+        """The id of the current process, or else of the last one."""
         return self._own.pid
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
+        """Kill it with SIGKILL."""
         self._own.kill()
 
     def stop(self) -> None:
-        """End it orderly."""
+        """Stop it cleanly."""
         self._own.stop()
 
     def restart(self) -> None:
-        """Start it again, on the same port and with the data it had, after an orderly stop if it runs."""
+        """Start it again on the same port with its data, after stopping it if it runs."""
         self._own.restart()
 
     @property

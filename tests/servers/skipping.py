@@ -1,4 +1,4 @@
-"""What becomes of a test whose server is missing."""
+"""Skips or fails the tests whose server is missing."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from .choice import NoServer
 
 S = TypeVar("S")
 
-# What the reasons of such skips begin with; the summary at the end of a run looks for it.
+# The reasons of such skips begin with this; the summary at the end of a run looks for it.
 NOT_TESTED = "NOT TESTED: "
 
 
 def required() -> bool:
-    """Whether a missing server is a failure."""
+    """Return whether a missing server is a failure."""
     return os.environ.get("KEEL_REQUIRE_SERVERS", "0") not in ("", "0")
 
 
 @contextmanager
 def or_skip(opening: AbstractContextManager[S]) -> Iterator[S]:
-    """Open the server; where there is none, skip the test, or fail it with KEEL_REQUIRE_SERVERS=1."""
-    import pytest  # not needed by who only wants a server
+    """Open the server, or skip the test if there is none.
+
+    With KEEL_REQUIRE_SERVERS=1, the test fails instead.
+    """
+    import pytest  # not needed to open a server
 
     with ExitStack() as stack:
         try:

@@ -80,7 +80,7 @@ def test_any_text_is_a_key(backend: str, face: str, tmp_path: Path, request: pyt
         store.batch([PutOp(("a",), key, {"n": n}) for n, key in enumerate(keys)])
         assert [store.get(("a",), key).value["n"] for key in keys] == [*range(len(keys))]
         assert {item.key for item in store.search(("a",), limit=100)} == {*keys}
-        with pytest.raises(InvalidInput, match="no key of an item"):
+        with pytest.raises(InvalidInput, match="not a key of an item"):
             store.batch([PutOp(("a",), 7, {"n": 1})])  # type: ignore[arg-type]
 
 
@@ -94,7 +94,7 @@ def test_what_is_refused_leaves_nothing(
         good = PutOp(("a",), "good", {"n": 1})
         for namespace in REFUSED:
             for op in (PutOp(namespace, "k", {"n": 1}), SearchOp(namespace)):  # type: ignore[arg-type]
-                with pytest.raises(InvalidInput, match="no namespace") as error:
+                with pytest.raises(InvalidInput, match="not a namespace") as error:
                     store.batch([good, op])
                 assert isinstance(error.value, InvalidNamespaceError)
         for value in NOT_JSON:

@@ -356,7 +356,7 @@ def test_a_store_that_is_away_leaves_the_lock_to_its_time_to_live(
     with board.lock("desk") as lock:
         lock.put(NS, "x", {"n": 1})
         away.append(True)
-    assert "is not released, so it is free in 30 s: gone for lunch" in caplog.text
+    assert "could not be released; it is free in 30 s: gone for lunch" in caplog.text
     with taken_over(other, clock) as lock:
         assert lock.fence == 2
 

@@ -257,7 +257,7 @@ def test_the_command_holds_lists_and_releases(tmp_path: Path) -> None:
     assert "is on hold since" in keel("prune", "t", "--yes", "--url", url, status=1).stderr
     with open_saver(url) as saver:
         saver.retention.set_policy(Retention(last=1))
-    assert "t stays as it is: thread 't' is on hold" in " ".join(keel("sweep", "--url", url).stdout.split())
+    assert "t was not changed: thread 't' is on hold" in " ".join(keel("sweep", "--url", url).stdout.split())
     for words in (["--user", "ann"], ["--release"], ["--user", "ann", "--release"], ["--reason", CASE]):
         assert "a hold needs" in keel("hold", *words, "--url", url, status=2).stderr
     assert "Released 1 hold" in keel("hold", "--user", "ann", "--release", "--by", BOSS, "--url", url).stdout

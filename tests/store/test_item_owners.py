@@ -227,7 +227,7 @@ def test_what_is_erased_has_a_name() -> None:
     with MemorySaver() as saver:
         store = saver.store()
         for namespace in ((), ("langgraph", "a"), ("a.b",)):
-            with pytest.raises(InvalidInput, match=r"is no namespace|cannot be empty"):
+            with pytest.raises(InvalidInput, match=r"is not a namespace|cannot be empty"):
                 store.put(namespace, "key", {}, owner="ann")
 
 

@@ -122,7 +122,7 @@ def test_without_an_index_a_query_is_ignored(memory: MemorySaver) -> None:
     assert shelf.search("one", place=("a",), limit=0) == []
     assert shelf.keys("", place=("a",)) == shelf.keys(None, place=("a",)) == ["1"]
     assert shelf.embed.queries == ["one"]
-    with pytest.raises(InvalidInput, match="query=5 is no text"):
+    with pytest.raises(InvalidInput, match="query=5 is not a text"):
         shelf.store.search(("a",), query=5)  # type: ignore[arg-type]
 
 
@@ -325,7 +325,7 @@ def test_another_index_is_refused_before_anything_is_done(saver: KeelSaver) -> N
     for index in others:
         other = Shelf(saver, **index)
         for refused in (partial(other.put, "new", "text"), partial(other.keys, "text")):
-            with pytest.raises(InvalidInput, match=r"model='recorded', fields=\['text'\], and index= says dims="):
+            with pytest.raises(InvalidInput, match=r"model='recorded', fields=\['text'\], but index= has dims="):
                 refused()
         assert other.embed.calls == other.embed.queries == []
         other.put("new", "text", index=False)  # it is not embedded

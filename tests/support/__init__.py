@@ -1,1 +1,4 @@
-"""What several tests share: helpers of one room in its package, those of many rooms here."""
+"""Helpers shared by several tests.
+
+Those of one room are in its package, those of many rooms here.
+"""

@@ -1,4 +1,7 @@
-"""Blocking calls in a running loop are errors where Keel makes them, as in LangChain's own tests (blockbuster)."""
+"""Raise errors for Keel's blocking calls in a running loop (blockbuster).
+
+LangChain's own tests do the same.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,14 @@ COROUTINES = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 @contextmanager
 def no_blocking() -> Iterator[None]:
-    """Forbid Keel to block a running loop, but where a test calls the blocking face in one by itself."""
+    """Forbid Keel to block a running loop.
+
+    A test may itself call the blocking face in a loop.
+    """
     watch = BlockBuster("langgraph_keel")
     for function in watch.functions.values():
         function.can_block_predicate = _or_asked_for(function.can_block_predicate)
-        # With a client of the test's own, redis-py looks for its version at each connection.
+        # With a test's own client, redis-py looks up its version at each connection.
         function.can_block_in("redis/utils.py", "get_lib_version")
     allow_known(watch)
     watch.activate()
@@ -34,12 +40,12 @@ def no_blocking() -> Iterator[None]:
 
 
 def allow_known(watch: BlockBuster) -> None:
-    """Allow what Keel does not mend (backends/README.md)."""
+    """Allow the known exceptions (backends/README.md)."""
     for function in watch.functions.values():
-        # A time zone that the process has not used yet is loaded in the loop.
+        # A time zone is loaded in the loop at its first use.
         function.can_block_in("serde/unpack.py", "_zone")
-        # So is the source of a tool at its first call, for its version: to wait for that changes the order in which the
-        # calls of a step begin, by which answers of persons are given to them.
+        # So is the source of a tool at its first call, for its version. Waiting for it would change the order in which
+        # the calls of a step begin, and thereby the order in which people's answers are assigned to them.
         function.can_block_in("tools/call.py", "_version_of")
 
 
@@ -48,14 +54,17 @@ def _or_asked_for(may_block: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _is_asked_for() -> bool:
-    """Whether a test has called the blocking face (no coroutine stands between it and Keel), or blocks by itself."""
+    """Return whether a test has called the blocking face itself, or blocks itself.
+
+    A direct call has no coroutine between the test and Keel.
+    """
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     outside: list[FrameType] = []
     while frame is not None:
         if not outside and frame.f_code.co_filename.startswith(TESTS):
-            return True  # a function that it has handed to Keel
+            return True  # a test's function that Keel calls
         if frame.f_code.co_filename.startswith(PACKAGE):
             outside = [frame]
         elif outside:

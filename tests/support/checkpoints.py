@@ -1,4 +1,4 @@
-"""Checkpoints and configs made by hand, and a saver as another process would have it."""
+"""Checkpoints and configs made by hand, and a saver as in another process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def value_of(saver: KeelSaver, thread: Any = "t") -> Any:
 
 
 def twin(saver: KeelSaver, entries: int, nbytes: int) -> KeelSaver:
-    """The saver as another process would have it: the same store, a memo of its own."""
+    """Return the saver as another process would have it: the same store, its own memo."""
     engine = saver.engine
     session = replace(engine.session, memo=Memo(entries, nbytes), hooks=Hooks())
     return with_engine(saver, replace(engine, session=session))

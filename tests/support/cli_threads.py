@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def _commands() -> Iterator[tuple[str, Any]]:
-    """All commands, those of groups by both names."""
+    """Return all commands, those of groups by both names."""
     for name, command in ((name, load_command(name)) for name in SUMMARIES):
         if hasattr(command, "commands"):
             yield from ((f"{name} {each}", inner) for each, inner in command.commands.items())
@@ -33,7 +33,7 @@ def _commands() -> Iterator[tuple[str, Any]]:
 
 COMMANDS = dict(_commands())
 EVIL = "pay \x1b[31m[red]\u202e1"
-# C0 but newline, DEL, C1, and the marks that reorder text.
+# C0 except newline, DEL, C1, and the marks that reorder text.
 RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -86,7 +86,10 @@ def _config(thread: str) -> Any:
 
 
 def made_store(directory: Path) -> str:
-    """Return a store with a waiting thread of an evil name, and one that was resumed and then forked."""
+    """Return a store with a waiting thread, and one that was resumed and then forked.
+
+    The waiting thread has a hostile name.
+    """
     where = f"sqlite:///{directory / 'agent.db'}"
     start: Any = {"messages": [HumanMessage("hello [link=x]there[/link]")]}
     with open_saver(where) as saver:

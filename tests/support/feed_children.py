@@ -20,7 +20,7 @@ BEHIND = timedelta(minutes=40)
 
 
 def put_one(saver: KeelSaver, config: Any, behind: timedelta = timedelta(0), step: int = 1) -> Any:
-    """Put a checkpoint by a clock that is so much behind."""
+    """Store a checkpoint by a clock that is behind by `behind`."""
     checkpoint: Any = {
         **{"v": 4, "id": str(uuid6(clock_seq=step)), "ts": (datetime.now(UTC) - behind).isoformat()},
         **{"channel_values": {"step": step}, "channel_versions": {}, "versions_seen": {}},
@@ -30,7 +30,7 @@ def put_one(saver: KeelSaver, config: Any, behind: timedelta = timedelta(0), ste
 
 
 def put_until(place: Place, path: Path, name: str, behind: timedelta, begun: Any, stop: Any) -> None:
-    """Put to threads of one's own, new ones too, until it is told to stop; write down what was acknowledged."""
+    """Write to this process's old and new threads until stopped; log acknowledgements."""
     with place.open() as saver:
         configs: dict[str, Any] = {}
         number = 0
@@ -39,7 +39,7 @@ def put_until(place: Place, path: Path, name: str, behind: timedelta, begun: Any
             root = configs.get(thread, {"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
             configs[thread] = put_one(saver, root, behind, number)
             lines = [configs[thread]]
-            if number % 5 == 0:  # and a subgraph in between
+            if number % 5 == 0:  # a subgraph in between
                 lines.append(put_one(saver, {"configurable": {"thread_id": thread, "checkpoint_ns": "inner"}}, behind))
             for each in lines:
                 write(path, f"{thread} {each['configurable']['checkpoint_id']}")
@@ -49,7 +49,10 @@ def put_until(place: Place, path: Path, name: str, behind: timedelta, begun: Any
 
 
 def follow_until(place: Place, log: Path, cursor: Path, ready: Any) -> None:
-    """Follow all threads from the stored cursor on; write down each event, and then the cursor, until it is killed."""
+    """Follow all threads from the stored cursor until killed.
+
+    Each event is logged before the cursor is stored.
+    """
     with place.open(read_only=place.kind != "redis") as saver:
         feed = saver.history.follow(after=cursor.read_text() if cursor.exists() else None, poll=0.02)
         write(log, "begin -")
@@ -61,7 +64,7 @@ def follow_until(place: Place, log: Path, cursor: Path, ready: Any) -> None:
 
 
 def cursor_of(log: Path) -> Path:
-    """Return where the follower with a log keeps its cursor."""
+    """Return the file in which the follower with this log stores its cursor."""
     return log.with_suffix(".cursor")
 
 
@@ -71,14 +74,14 @@ def take(event: Any, log: Path) -> None:
 
 
 def store(cursor: str, path: Path) -> None:
-    """Replace a file, which is never seen torn."""
+    """Replace a file atomically."""
     new = path.with_suffix(".new")
     new.write_text(cursor)
     os.replace(new, path)
 
 
 def ids_in(*paths: Path) -> Mapping[str, Sequence[str]]:
-    """Return the ids of each thread, in order, each where it stands first."""
+    """Return the ids of each thread, in the order of their first appearance."""
     found: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for path in paths:
         for line in path.read_text().splitlines():
@@ -89,7 +92,7 @@ def ids_in(*paths: Path) -> Mapping[str, Sequence[str]]:
 
 
 def is_in_order(log: Path, put: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether each life of a follower has seen the checkpoints of each thread in the order of their puts."""
+    """Return whether each life of a follower has seen each thread in the stored order."""
     places = {(thread, each): number for thread, ids in put.items() for number, each in enumerate(ids)}
     last: dict[str, int] = {}
     for line in log.read_text().splitlines():

@@ -25,5 +25,5 @@ def graph(saver: KeelSaver, *nodes: tuple[str, Any]) -> Any:
 
 
 def say(word: str) -> tuple[str, Any]:
-    """Return a node that adds a word, and is called by it."""
+    """Return a node that adds a word and has it as its name."""
     return word, lambda state: {"log": [word]}

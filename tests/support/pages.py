@@ -1,4 +1,4 @@
-"""What a browser would make of a page: its elements, their attributes, and its text."""
+"""A page as a browser parses it: its elements, their attributes, and its text."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Reader(HTMLParser):
 
 
 def page(html: str) -> Element:
-    """Read a page that is well formed."""
+    """Read a well-formed page."""
     reader = _Reader()
     reader.feed(html)
     reader.close()
@@ -78,7 +78,7 @@ def every(element: Element) -> list[Element]:
 
 
 def check_harmless(html: str) -> Element:
-    """Nothing runs, nothing is loaded, nothing is coloured for one theme only; return the page."""
+    """Check that a page runs and loads nothing and suits both themes; return the page."""
     read = page(html)
     for element in every(read):
         assert element.name in ALLOWED

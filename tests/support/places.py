@@ -1,4 +1,4 @@
-"""A store of a test's own that any process can open: where it is, on every backend that processes can share."""
+"""A test's own store that any process can open, on every backend that allows that."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from langgraph_keel import FileSaver, KeelSaver, open_saver
 from langgraph_keel.retention.check import Finding
 
 KINDS = ("sqlite", "files", "postgres", "redis")
-# For the fixture `place`: only the stores that are reached over a network.
+# For the fixture `place`: only stores that are reached over a network.
 ON_SERVERS = pytest.mark.parametrize("place", ["postgres", "redis"], indirect=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a store is; it travels to child processes.
+    """The place of a store, which can be passed to child processes.
 
     Attributes:
         kind: One of `KINDS`.
-        url: As `open_saver` takes it.
-        options: What keeps it apart from other stores behind the same URL, as `open_saver` takes them.
+        url: As `open_saver` accepts it.
+        options: Options of `open_saver` that separate it from other stores behind the same URL.
     """
 
     kind: str
@@ -37,11 +37,11 @@ class Place:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def open(self, **options: Any) -> KeelSaver:
-        """Open it once more."""
+        """Open another saver on the store."""
         return open_saver(self.url, **self.options, **options)
 
     def through(self, proxy: Proxy) -> Place:
-        """The same store behind a proxy of its server."""
+        """Return the same store behind a proxy of its server."""
         return replace(self, url=proxy.url_for(self.url))
 
     def proxy(self) -> AbstractContextManager[Proxy]:
@@ -52,7 +52,7 @@ class Place:
         return servers.proxy(parts.hostname, parts.port)
 
     def check(self) -> None:
-        """Ask the store itself whether it is sound, where it can tell."""
+        """Run the database's own integrity check, if it has one."""
         if self.kind == "sqlite":
             assert integrity(Path(self.url.removeprefix("sqlite:///"))) == "ok"
         if self.kind == "files":
@@ -61,7 +61,10 @@ class Place:
 
 
 def file_findings(saver: FileSaver) -> list[Finding]:
-    """What is found wrong with a store of files; the cells that tests write by themselves hold no records of tools."""
+    """Return the findings of a file store.
+
+    Those of tools are omitted: the cells that tests write contain no records of tools.
+    """
     return [finding for finding in saver.check() if not finding.path.startswith("tool ")]
 
 

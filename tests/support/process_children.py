@@ -1,4 +1,4 @@
-"""What the process tests run in children: a graph that grows, writers that race, and one that reports and dies."""
+"""For children of the process tests: a growing graph, racing writers, a reporter."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ def _plain(value: Any) -> Any:
 
 
 def digest_of(value: Any) -> str:
-    """The same in every process for values that are the same, type for type."""
+    """Return a digest of a value and its types, the same in every process."""
     return hashlib.sha256(ormsgpack.packb(value, default=_plain)).hexdigest()[:24]
 
 
 def writes_digest(writes: Iterable[Sequence[Any]]) -> str:
-    """Of (channel, value) pairs, in whatever order."""
+    """Return a digest of (channel, value) pairs, in any order."""
     return digest_of(sorted(digest_of(list(write)) for write in writes))
 
 
 class Reporting(KeelSaver):
-    """Another saver, which says on a pipe what was acknowledged, after it was."""
+    """A saver that reports each acknowledged write on a pipe."""
 
     def __init__(self, saver: KeelSaver, pipe: int) -> None:
         self.serde, self._engine, self._pipe = saver.serde, saver.engine, pipe
@@ -101,7 +101,7 @@ class Reporting(KeelSaver):
 
 
 def grow_and_report(place: Place, pipe: Connection) -> None:
-    """Run the graph for ever: begin the thread, or resume it."""
+    """Run the graph to its end: start the thread, or resume it."""
     saver = Reporting(place.open(), pipe.fileno())
     config = run_config("growing")
     known = saver.get_tuple(config)
@@ -109,9 +109,9 @@ def grow_and_report(place: Place, pipe: Connection) -> None:
 
 
 def forked(work: Callable[..., object], *args: Any) -> int:
-    """Run `work` in a child made by `fork`: no import to wait for. Return its process id."""
+    """Run `work` in a child made by `fork`, without imports; return its process id."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks while other threads run
         child = os.fork()
     if child:
         return child
@@ -165,7 +165,7 @@ WAYS = (by_invoke, by_update, by_put)
 
 
 def race(place: Place, on_conflict: str, who: int, rounds: int, gate: Any, told: Any) -> None:
-    """Append one mark a round, all rivals at once; say which were acknowledged."""
+    """Append one mark per round, concurrently with the rivals; report the outcomes."""
     saver = place.open(on_conflict=on_conflict)
     for number in range(rounds):
         mark = f"{who}.{number}"

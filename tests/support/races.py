@@ -1,4 +1,4 @@
-"""Processes that race for one thread, and what must be true of it afterwards."""
+"""Processes that race for one thread, and the invariants that hold afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.places import Place
 
 
 def context() -> ForkServerContext:
-    """A clean process that has imported what children need, and is forked for each."""
+    """Return a clean process with the children's imports, forked for each child."""
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(["pytest", "support.process_children", "langgraph_keel.backends.sqlite"])
     return made
@@ -30,7 +30,7 @@ def received(told: Any, count: int) -> Iterator[tuple[str, str, str]]:
 
 
 def by_id(place: Place) -> dict[str, CheckpointTuple]:
-    """Every checkpoint of the thread, decoded."""
+    """Return every checkpoint of the thread, decoded."""
     with place.open() as saver:
         return {found.checkpoint["id"]: found for found in saver.list({"configurable": {"thread_id": "shared"}})}
 
@@ -41,7 +41,7 @@ def marks_of(found: CheckpointTuple) -> list[str]:
 
 
 def check_lineage(checkpoints: dict[str, CheckpointTuple]) -> None:
-    """Every checkpoint extends its parent: nothing that was there is gone, and nothing stands there twice."""
+    """Check that every checkpoint extends its parent, with no mark lost or repeated."""
     for found in checkpoints.values():
         marks = marks_of(found)
         assert len(set(marks)) == len(marks)

@@ -1,4 +1,7 @@
-"""Git repositories for tests, made with the real git, without this machine's configuration; and stores in them."""
+"""Git repositories for tests, and stores in them.
+
+They are made with the real git, independently of this machine's configuration.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from langgraph_keel.backends.files.disk import directory_of
 
 
 class Repository:
-    """A repository with a user; `git("add", ".")` runs git in it and returns what it prints."""
+    """A repository with a user; `git("add", ".")` runs git in it.
+
+    It returns the output.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,7 +47,10 @@ class Repository:
         return self("rev-parse", "HEAD").strip()
 
     def titles(self, expected: int = 0) -> list[str]:
-        """The first lines of all commits' messages, oldest first, once there are as many as expected."""
+        """Return the subjects of all commits, oldest first.
+
+        Waits until there are as many as expected.
+        """
         give_up = time.monotonic() + 10
         while len(titles := self._titles()) < expected and time.monotonic() < give_up:
             time.sleep(0.02)
@@ -53,7 +62,7 @@ class Repository:
 
 
 def isolate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the configuration of this machine, and the hook that may run these tests, out of every git below."""
+    """Isolate git from this machine's configuration, and from a surrounding hook."""
     for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_PREFIX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
@@ -65,14 +74,14 @@ LINE = '{"k":"item","ch":"messages","n":%d,"v":{"$role":"human","content":"grÃ¶Ã
 
 
 def made_root(root: Path) -> Path:
-    """A store without threads."""
+    """Create a store without threads."""
     with FileSaver(root) as saver:
         saver.setup()
     return root
 
 
 def settings_of(root: Path) -> list[str]:
-    """The files that a store has beside its threads."""
+    """Return the files of a store outside its threads."""
     return [name for name in sorted(SETTINGS) if (root / name).exists()]
 
 

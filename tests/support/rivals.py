@@ -1,4 +1,4 @@
-"""Hooks by which tests have runs meet on one thread: where each of them stands is waited for, not slept for."""
+"""Hooks that make runs meet on one thread, synchronized without sleeping."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.session import Hooks, Session
 
 PATIENCE = 60
-"""Seconds that a test waits for what must come."""
+"""Maximum wait for an expected event, in seconds."""
 
 
 def with_hook(saver: KeelSaver, hook: Hook) -> KeelSaver:
@@ -22,7 +22,10 @@ def with_hook(saver: KeelSaver, hook: Hook) -> KeelSaver:
 
 
 class Race(Hook):
-    """Lets runs read a thread before any of them puts, and tells their nodes when all but one are refused."""
+    """Lets all runs read a thread before any of them writes.
+
+    Their nodes can wait until all but one were refused.
+    """
 
     def __init__(self, runs: int) -> None:
         self._are_in = Barrier(runs)
@@ -31,16 +34,16 @@ class Race(Hook):
         self._is_over = False
 
     def is_over(self) -> None:
-        """Let further runs come one by one."""
+        """Let further runs pass one at a time."""
         self._is_over = True
 
     def draft_put(self, session: Session, put: Put) -> None:
-        """Wait with the input until all have read."""
+        """Hold back the input until all runs have read."""
         if put.metadata.get("source") == "input" and not self._is_over:
             self._are_in.wait(PATIENCE)
 
     def put_failed(self, session: Session, put: Put, error: BaseException) -> None:
-        """Count those that were refused."""
+        """Count the refused runs."""
         with self._refused:
             self._left -= 1
             self._refused.notify_all()
@@ -52,12 +55,12 @@ class Race(Hook):
 
 
 class FirstStep(Hook):
-    """Tells when the checkpoint is stored from which a thread's first node begins."""
+    """Signals that the checkpoint before a thread's first node is stored."""
 
     def __init__(self) -> None:
         self.is_stored = Event()
 
     def after_put(self, session: Session, put: Put) -> None:
-        """Look at a checkpoint that is stored."""
+        """Check a checkpoint that was stored."""
         if put.metadata.get("step") == 0:
             self.is_stored.set()

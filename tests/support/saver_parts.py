@@ -1,4 +1,4 @@
-"""What a saver is made of, for tests that look inside a backend: the same for all savers, by the engine's own names."""
+"""Parts of a saver, for tests that look inside a backend."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from langgraph_keel.engine.engine import bare
 
 
 def driver_of(saver: KeelSaver) -> Any:
-    """What carries out its requests, blocking; of its own type, without the check of keys that a saver has."""
+    """Return the blocking driver with its own type, without a saver's check of keys."""
     return bare(saver.engine.driver)
 
 
 def async_driver_of(saver: KeelSaver) -> Any:
-    """What carries them out without blocking a loop; of its own type, without the check of keys that a saver has."""
+    """Return the async driver with its own type, without a saver's check of keys."""
     return bare(saver.engine.async_driver)
 
 
 def store_of(saver: KeelSaver) -> Any:
-    """The layout of its data."""
+    """Return the store, which defines the layout of the data."""
     return saver.engine.session.store

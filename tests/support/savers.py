@@ -1,4 +1,4 @@
-"""The savers that a test can be run with: a new backend is one more line."""
+"""The savers that a test can run with: a new backend is one more line."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -20,19 +20,22 @@ FACES = ("sync", "async")
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 each_face = pytest.mark.parametrize("face", FACES)
 
-# The fixture that starts the server which a saver needs, and tells child processes its URL.
+# The fixture that starts the server of a saver, and passes its URL to child processes.
 SERVERS = {"postgres": "postgres_server", "redis": "redis_server"}
 
 
 def needing(name: str, request: pytest.FixtureRequest) -> None:
-    """Have the server that a saver needs; skip (or fail, see `servers.required`) where there is none."""
+    """Request the server of a saver; skip or fail if there is none.
+
+    See `servers.required`.
+    """
     if name in SERVERS:
         request.getfixturevalue(SERVERS[name])
 
 
 @contextmanager
 def postgres_saver(**options: Any) -> Iterator[PostgresSaver]:
-    """Open a saver on a schema of its own, in a server that some pytest above has started."""
+    """Open a saver on its own schema, in a server that a parent pytest has started."""
     url, schema = os.environ[servers.SHARED["PostgreSQL"]], f"keel_{token_hex(6)}"
     try:
         with PostgresSaver(url, schema=schema, **options) as saver:
@@ -44,7 +47,10 @@ def postgres_saver(**options: Any) -> Iterator[PostgresSaver]:
 
 @contextmanager
 def redis_place() -> Iterator[dict[str, Any]]:
-    """Tell `RedisSaver` a prefix of its own, in a server that some pytest above has started."""
+    """Yield options of `RedisSaver` with a unique prefix.
+
+    A parent pytest has started the server.
+    """
     url, prefix = os.environ[servers.SHARED["Redis"]], f"keel-{token_hex(6)}"  # LangGraph's tests replace uuid4
     try:
         yield {"url": url, "prefix": prefix, "durability": "any"}
@@ -61,7 +67,7 @@ def redis_saver(**options: Any) -> Iterator[RedisSaver]:
         yield saver
 
 
-# Each opens a saver on a store of its own, in a directory of its own.
+# Each opens a saver on its own store, in its own directory.
 SAVERS: dict[str, Callable[[Path], AbstractContextManager[BaseCheckpointSaver[Any]]]] = {
     "memory": lambda _: MemorySaver(),
     "sqlite": lambda directory: SqliteSaver.from_conn_string(str(directory / "keel.db")),

@@ -1,4 +1,7 @@
-"""A graph for LangGraph's API server: it asks a person, remembers, and has a delta channel and its own class."""
+"""A graph for LangGraph's API server.
+
+It asks a person, remembers, and has a delta channel and its own class.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def fold(state: list[str] | None, writes: Sequence[list[str]]) -> list[str]:
 
 
 class State(TypedDict):
-    order: Any  # which names no class: only KEEL_TYPES does
+    order: Any  # names no class: only KEEL_TYPES does
     log: Annotated[list[str], DeltaChannel(fold)]
 
 

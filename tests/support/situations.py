@@ -1,4 +1,4 @@
-"""Every situation that a thread can be in, each made by what really leads to it, and what is said of it then."""
+"""Every situation of a thread, created by its real cause, and its reported status."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from support.races import context
 from support.tool_graphs import Killed
 
 PATIENCE = 600
-"""Seconds that another process is waited for."""
+"""Maximum wait for another process, in seconds."""
 Face = Literal["sync", "async"]
 INPUT: Mapping[str, Any] = {"log": []}
 CALL = AIMessage("", id="1", tool_calls=[{"name": "wire", "args": {"amount": 3}, "id": "c"}])
 
 
 class Broken(Exception):
-    """What a node fails with."""
+    """The error of a failing node."""
 
 
 def fail(state: State) -> Any:
@@ -56,7 +56,7 @@ def ask(state: State) -> State:
 
 
 def graph_of(saver: Any, node: Any = pay, route: Any = None, **options: Any) -> Any:
-    """Return a graph that looks, and pays by this node; a router comes before it, if one is given."""
+    """Return a graph that looks, and pays by this node, after an optional router."""
     builder = StateGraph(State).add_node("look", lambda state: {"log": [CALL]}).add_node("pay", node)
     builder.add_edge(START, "look")
     if route is None:
@@ -73,7 +73,7 @@ def config_of(thread_id: str) -> Any:
 def live(
     place: Place, options: Mapping[str, Any], thread_id: str, given: Any, ends: str, durability: Any, told: Connection
 ) -> None:
-    """What another process does: it is held in the node that pays, or dies there."""
+    """Run a graph in another process, which is held in the paying node, or dies there."""
 
     def held(state: State) -> State:
         if ends == "dies":
@@ -87,20 +87,20 @@ def live(
 
 
 class Stage:
-    """Makes situations in a store, by one face.
+    """Creates situations in a store, by one face.
 
     Args:
         place: The store.
         saver: A saver on it.
-        face: By which graphs are run.
-        stack: What it closes ends what is still being run.
+        face: The face that runs graphs.
+        stack: Closing it ends all running graphs.
     """
 
     def __init__(self, place: Place, saver: KeelSaver, face: Face, stack: AsyncExitStack) -> None:
         self.place, self.saver, self.face, self.stack = place, saver, face, stack
 
     async def run(self, graph: Any, thread_id: str) -> None:
-        """Run a graph with new input, to its end or to where it stops."""
+        """Run a graph with new input, to its end or until it stops."""
         given: Any = INPUT
         config, options = config_of(thread_id), {"durability": "sync"}
         if self.face == "sync":
@@ -109,7 +109,7 @@ class Stage:
             await graph.ainvoke(given, config, **options)
 
     async def stop(self, thread_id: str, saver: Any = None) -> Any:
-        """Run a graph to a breakpoint before it pays; return the config of that checkpoint."""
+        """Run a graph to a breakpoint before it pays; return that checkpoint's config."""
         graph = graph_of(saver or self.saver, interrupt_before=["pay"])
         await self.run(graph, thread_id)
         return (await to_thread(graph.get_state, {"configurable": {"thread_id": thread_id}})).config
@@ -180,7 +180,7 @@ async def stopped(stage: Stage, name: str) -> None:
 
 
 async def cancelled(stage: Stage, name: str) -> None:
-    """An `asyncio` task is cancelled, or a stream is closed that was read in part."""
+    """An `asyncio` task is cancelled, or a partly read stream is closed."""
     if stage.face == "sync":
         stream = graph_of(stage.saver).stream({"log": []}, config_of(name), durability="sync")
         await to_thread(next, stream)
@@ -319,14 +319,14 @@ async def erased(stage: Stage, name: str) -> None:
 
 
 async def marked(stage: Stage) -> Stage:
-    """Return a stage whose saver marks its checkpoints; who looks has another one, which does not."""
+    """Return a stage whose saver marks its checkpoints; the observing saver does not."""
     saver = await to_thread(stage.place.open, recoverable=True)
     stage.stack.push_async_callback(saver.aclose)
     return Stage(stage.place, saver, stage.face, stage.stack)
 
 
 async def flush(saver: KeelSaver) -> None:
-    """Wait for what is written after the end of an asynchronous run."""
+    """Wait for the writes that follow the end of an asynchronous run."""
     claims = saver.engine.session.hooks.find(RunClaims)
     assert claims is not None
     assert await to_thread(claims.keeper.flush, PATIENCE)
@@ -337,7 +337,7 @@ async def runs_elsewhere_marked(stage: Stage, name: str) -> None:
 
 
 async def runs_beside_marked(stage: Stage, name: str) -> None:
-    """By another saver of this process."""
+    """Run with another saver of this process."""
     await runs_here(await marked(stage), name)
 
 
@@ -366,7 +366,7 @@ async def drained(stage: Stage, name: str) -> None:
 
 
 async def cancelled_in_drain(stage: Stage, name: str) -> None:
-    """The grace time is over, and the process ends."""
+    """The grace time has passed, and the process ends."""
     other = await marked(stage)
     is_in = Event()
 
@@ -440,7 +440,7 @@ async def killed_after_breakpoint(stage: Stage, name: str) -> None:
 
 
 async def killed_before_breakpoint(stage: Stage, name: str) -> None:
-    """The claim of a dead run was left, and a later run, which has none, has stopped at a breakpoint."""
+    """A dead run left its claim; a later run without one has stopped at a breakpoint."""
     await killed_claimed(stage, name)
     await stopped_marked(stage, name)
 
@@ -490,19 +490,22 @@ SITUATIONS: Mapping[str, Callable[[Stage, str], Awaitable[Any]]] = {
     "marked, killed after a breakpoint": killed_after_breakpoint,
     "marked, at a breakpoint after a kill": killed_before_breakpoint,
 }
-"""By the name of the thread that is brought into each."""
+"""Functions that create the situations, by thread id."""
 
 
-# -- what is said of them ----------------------------------------------------------------------------------------------
+# -- their reported status ---------------------------------------------------------------------------------------------
 
 
 Row: TypeAlias = tuple[str, str, str, str]
 CONTINUES = "yes"
-"""What the table says of threads that a worker takes over."""
+"""The table's word for threads that a worker takes over."""
 
 
 def row_of(found: ThreadStatus, worker: str) -> Row:
-    """Return a row of the table: state, what may be done unseen, what a worker does, and the sentence."""
+    """Return a row of the table.
+
+    Its columns are the state, the input to continue with, a worker's action, and the sentence.
+    """
     given = "no" if not found.can_go_on else "with `None`" if found.given is None else "with the decision"
     says = str(found).removeprefix(f"thread {found.thread_id!r} ").replace(repr(found.thread_id), "thread_id")
     says = says.replace(found.source, "SOURCE") if found.source else says
@@ -517,9 +520,9 @@ def row_of(found: ThreadStatus, worker: str) -> Row:
 
 
 async def rows_of(place: Place, face: Face) -> Mapping[str, Row]:
-    """Bring a thread into each situation, all in one store, and return what is said of it then.
+    """Create every situation, all in one store, and return its reported status.
 
-    What `unfinished` yields meanwhile must be the same, of those that have something left.
+    `unfinished` must yield the same, for threads that are neither new nor idle.
     """
     rows = {}
     async with AsyncExitStack() as stack:
@@ -543,7 +546,7 @@ async def rows_of(place: Place, face: Face) -> Mapping[str, Row]:
 
 
 async def looks_of(saver: KeelSaver, worker: Recovery, face: Face) -> Sequence[Look]:
-    """Return what a worker sees in one look."""
+    """Return all looks of a worker, until it has seen every thread."""
     engine, found = saver.engine, list[Look]()
     while True:
         page = await (to_thread(engine.run, worker.look()) if face == "sync" else engine.arun(worker.look()))

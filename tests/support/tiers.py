@@ -1,17 +1,18 @@
 """The tiers of tests: quick, ci (`.ci/run`) or full (`.ci/full`), chosen by KEEL_TIER.
 
-quick   `pytest` alone. Omits tests that are marked slow, and repeated combinations of parameters. The contract runs in
-        memory by the blocking face, warm, and the async face, cold; on SQLite by one of these, in turn. A third of it
-        runs on files, PostgreSQL and Redis, with a keyring, and on two stores in memory. Any other test that takes a
-        backend runs with all combinations on its first backend, and once on two others.
-ci      Adds the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract runs in
-        memory by each face with each temperature, on SQLite, files, PostgreSQL and Redis by one face each (of each
-        test, two stores take the blocking and two the async face), with a keyring and on two stores by one face in
-        memory. A third of it runs on stores that differ from these by their client or a layer (THIRDS). Any other test
-        runs with all combinations on its first backend, on another one so that each parameter has each of its values,
+quick   `pytest` alone. Omits slow tests and repeated combinations of parameters. The contract runs in memory with the
+        blocking face, warm, and with the async face, cold; on SQLite with one of these, alternating by test. A third
+        of it runs on files, PostgreSQL and Redis, with a keyring, and on two stores in memory. Any other test with a
+        backend runs in all combinations on its first backend, and once on two others.
+ci      Adds samples of the slow tests: kills, power cuts, LangGraph's own suite, the notebooks. The contract runs in
+        memory with each face and temperature, and on SQLite, files, PostgreSQL and Redis with one face each (in each
+        test, two stores use the blocking and two the async face). With a keyring and on two stores, it runs in memory
+        with one face. A third of it runs on stores that differ from these by their client or a layer (THIRDS). Any
+        other test runs in all combinations on its first backend, on another one with each value of each parameter,
         and once on a third one. A slow or heavy test runs on its first backend, and once on one other.
-full    Everything, with the whole matrices and large samples. The contract runs by each face with each temperature on
-        the stores that keep the data, and by two of these four on the stores upon them (support/contract/brief.py).
+full    Everything, with the whole matrices and large samples. The contract runs with each face and temperature on the
+        stores that keep the data, and with two of these four on the stores on top of them
+        (support/contract/brief.py).
 
 A test that is named on the command line (`pytest file.py::test`) runs in any tier.
 """
@@ -45,28 +46,31 @@ TIER = _asked()
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 FACES = ("sync-warm", "async-cold")
-"""Each face, and each temperature: which of the two a store could mistake for another is the engine's business."""
+"""A face and a temperature each.
+
+A store cannot confuse the other combinations: only the engine knows the difference.
+"""
 STORES = ("TestSqliteFile", "TestFiles", "TestPostgres", "TestRedis")
 LAYERED = ("TestSealedMemory", "TestTieredMemory")
-"""A layer upon the cheapest store: all of the contract, by one face."""
+"""A layer on the cheapest store: the whole contract, by one face."""
 THIRDS = (
     # The same scripts and statements as another store of the contract, by another client or connection.
     *("TestRedisCluster", "TestSqliteInMemory"),
     *("TestSealedSqlite", "TestSealedPostgres", "TestTieredRedisBeforeSqlite"),
-    # Hidden names are a layer beneath the keys; a tenant shares the tables of others; what objects hold, each backend
-    # is tested with by itself (tests/blobs).
+    # Hidden names are a layer beneath the keys; a tenant shares the tables of others; and each backend tests objects by
+    # itself (tests/blobs).
     *("TestNamelessMemory", "TestNamelessSqlite", "TestSqliteOfTenant", "TestBlobsMemory"),
 )
 """`.ci/run` takes a third of the contract on these, by one face and without EVERYWHERE, and nothing on other stores."""
 TAKEN = frozenset({"TestMemory", *STORES, *LAYERED, *THIRDS})
 """The stores of the contract in the tiers before the full one."""
 LONGEST = 3600
-"""Seconds that a large sample may take."""
+"""Maximum duration of a large sample, in seconds."""
 CONTRACTS = ("test_contract", "test_sealed", "test_of_tenants", "test_of_tiers", "test_with_blobs")
-# A fault at every request of an operation, one after another: the same requests, whoever sends them.
+# A fault at every request of an operation, one after another: the requests are the same for every client.
 EVERYWHERE = ("break_anywhere", "others_may_write", "an_error_before_sending", "a_lost_reply")
 
-# What is found by chance must not fail by chance: only a full run looks at examples that nobody has seen.
+# Random examples must not make a run fail at random: only a full run tries new ones.
 settings.register_profile("quick", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("full", deadline=None, print_blob=True)
@@ -74,14 +78,14 @@ settings.load_profile("full" if "KEEL_EXAMPLES" in os.environ else TIER)
 
 
 def sized(quick: T, ci: T, full: T) -> T:
-    """Return what is for the tier of this run."""
+    """Return the value for the tier of this run."""
     return {"quick": quick, "ci": ci, "full": full}[TIER]
 
 
 def examples(number: int) -> int:
-    """Return how many examples of a property are tried in this tier, of a number that is thorough.
+    """Return the number of examples per property in this tier, from a thorough number.
 
-    KEEL_EXAMPLES is how many somebody wants to see of each, new ones in every run.
+    KEEL_EXAMPLES overrides it, with new examples in every run.
     """
     if asked := os.environ.get("KEEL_EXAMPLES"):
         return int(asked)
@@ -105,7 +109,7 @@ def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
 
 
 def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pytest.Item], Iterable[pytest.Item]]:
-    """Return the tests of a function of the contract that are quick, and those that `.ci/run` takes."""
+    """Return the quick tests of a function of the contract, and those of `.ci/run`."""
     store = name.split("::")[1]
     by_face = {face: [item for item in group if _params(item).get("rig", face) == face] for face in FACES}
     both = [item for items in by_face.values() for item in items]
@@ -126,7 +130,7 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
 
 
 def _of_backends(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pytest.Item], Iterable[pytest.Item]]:
-    """Return the tests of another function that are quick, and those that `.ci/run` takes."""
+    """Return the quick tests of any other function, and those of `.ci/run`."""
     backends: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in group:
         backends[_backend(item)].append(item)
@@ -144,7 +148,7 @@ def _of_backends(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
 
 
 def _backend(item: pytest.Item) -> str:
-    """Return the backend that a test is given, alone or with a face: the first one in its name."""
+    """Return the backend of a test, alone or with a face: the first one in its name."""
     words = re.split(r"[-\[\] ]", item.name.partition("[")[2])
     return next((word for word in words if word in BACKENDS), "")
 
@@ -154,7 +158,10 @@ def _params(item: pytest.Item) -> dict[str, Any]:
 
 
 def _covering(name: str, group: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield tests until each parameter has had each of its values; on each backend others meet."""
+    """Yield tests that cover each value of each parameter.
+
+    The combinations differ by backend.
+    """
     turned = crc32(f"{name} {next(iter(group)).name}".encode()) % len(group)
     left = [*group[turned:], *group[:turned]]
     missing = {value for item in left for value in _values(item)}
@@ -165,15 +172,19 @@ def _covering(name: str, group: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
 
 
 def _values(item: pytest.Item) -> set[tuple[str, int]]:
-    """Return the parameters of a test, each with the identity of its value, which all tests of a function share."""
+    """Return the parameters of a test with the identities of their values.
+
+    All tests of a function share the values.
+    """
     return {("", 0), *((name, id(value)) for name, value in _params(item).items())}
 
 
 def deal(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Return tests in the order of a run: what takes long comes first, or a worker is left with the last of them alone.
+    """Return tests in the order of a run, slow ones first.
 
-    `--dist worksteal` gives each worker a stretch to begin with, so each stretch begins with a share of the long ones.
-    The others stand as they were found, for tests of a module share its fixtures.
+    Otherwise a worker would run the last of them alone. `--dist worksteal` first gives each worker a slice, so each
+    slice begins with a share of the slow tests. The others keep their order, because tests of a module share its
+    fixtures.
     """
     long = [item for item in items if item.get_closest_marker("slow")]
     long.sort(key=lambda item: "upstream" not in item.path.parts)
@@ -188,7 +199,7 @@ def is_named(config: pytest.Config) -> bool:
 
 
 class Tiers:
-    """The plugin: takes the tests of this tier, and says loudly how many there are in the others."""
+    """A plugin that selects the tests of this tier and reports the number of others."""
 
     def __init__(self) -> None:
         self.others: Counter[Tier] = Counter()
@@ -197,7 +208,7 @@ class Tiers:
     def pytest_pycollect_makeitem(
         self, collector: pytest.Collector, name: str, obj: object
     ) -> list[pytest.Item] | None:
-        """Do not even collect the contract on stores of the full tier alone: a quarter of all tests.
+        """Skip collecting contract stores of the full tier, a quarter of all tests.
 
         They are counted once for each function.
         """
@@ -207,12 +218,12 @@ class Tiers:
         self.others["full"] += sum(each.startswith("test_") for each in dir(obj))
         return []
 
-    @pytest.hookimpl(tryfirst=True)  # before -k and -m, which would hide tests that others stand for
+    @pytest.hookimpl(tryfirst=True)  # before -k and -m, which would hide representative tests
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Deselect what is not of this tier, unless somebody has named it."""
+        """Deselect tests of other tiers, unless the command line names them."""
         if is_named(config):
             return
-        if TIER == "full":  # 300 damages of a store took more than the ten minutes of other tiers, among other work
+        if TIER == "full":  # 300 damages of a store took over ten minutes (other tiers' limit) under load
             for item in items:
                 if not item.get_closest_marker("timeout"):
                     item.add_marker(pytest.mark.timeout(LONGEST))
@@ -227,16 +238,16 @@ class Tiers:
         config.hook.pytest_deselected(items=others)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Have a worker of xdist tell how many tests it did not take."""
+        """Have a worker of xdist report how many tests it did not run."""
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput["tiers"] = dict(self.others)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Hear what a worker tells; all of them have seen the same tests."""
+        """Receive a worker's report; all workers have collected the same tests."""
         self.others = Counter(getattr(node, "workeroutput", {}).get("tiers", self.others))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say which tests of other tiers were not run, and how to run them."""
+        """Print the number of tests of other tiers, and how to run them."""
         for tier, count in self.others.items():
             terminalreporter.write_sep("=", f"tier {TIER}: {count} tests are run by KEEL_TIER={tier} only", yellow=True)

@@ -1,4 +1,4 @@
-"""What the tests of the tool cache in graphs share: a model that follows a script, both faces, backends."""
+"""For tests of the tool cache in graphs: a scripted model, both faces, backends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ASKED = "__interrupt__"
 
 
 class Killed(BaseException):
-    """As much of a crash as one process can have: no `except Exception` sees it."""
+    """A crash as far as one process can simulate it: no `except Exception` catches it."""
 
 
 def thread(name: str) -> Any:
@@ -41,7 +41,7 @@ def hello() -> dict[str, Any]:
 
 
 async def run(graph: Any, face: str, value: Any, config: Any, **options: Any) -> Any:
-    """Invoke a graph by one of its faces, off this loop if it blocks."""
+    """Invoke a graph by one of its faces, outside this loop if it blocks."""
     if face == "sync":
         return await to_thread(graph.invoke, value, config, **options)
     return await graph.ainvoke(value, config, **options)
@@ -52,7 +52,7 @@ async def resume(graph: Any, face: str, answer: Any, config: Any) -> Any:
 
 
 def calls(*wanted: tuple[str, dict[str, Any], str]) -> AIMessage:
-    """A turn of the model that calls these tools: name, arguments, id."""
+    """Return a turn of the model that calls these tools: name, arguments, id."""
     asked: list[Any] = [{"name": name, "args": args, "id": call_id} for name, args, call_id in wanted]
     return AIMessage("", tool_calls=asked)
 
@@ -63,7 +63,7 @@ def turn_of(script: Sequence[AIMessage], messages: Sequence[BaseMessage]) -> AIM
 
 
 class Scripted(BaseChatModel):
-    """Says the next line of a script, whatever it is told."""
+    """Returns the next line of a script, whatever its input."""
 
     script: list[AIMessage]
 
@@ -79,7 +79,7 @@ class Scripted(BaseChatModel):
 
 
 def tool_graph(cache: ToolCache, tools: Sequence[Any], script: Sequence[AIMessage], **options: Any) -> Any:
-    """A loop of a scripted model and a `ToolNode` that asks the cache first."""
+    """Return a loop of a scripted model and a `ToolNode` that asks the cache first."""
     node = ToolNode(tools, wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call, **options)
     return loop_of(node, script, cache.saver)
 
@@ -95,12 +95,12 @@ def loop_of(node: Any, script: Sequence[AIMessage], saver: Any) -> Any:
 
 
 def answers(result: Any) -> dict[str, ToolMessage]:
-    """The tool messages of a result, by the ids of their calls."""
+    """Return the tool messages of a result, by the ids of their calls."""
     return {message.tool_call_id: message for message in result["messages"] if isinstance(message, ToolMessage)}
 
 
 def question(result: Any) -> Any:
-    """The value of the one interrupt that a run ended with."""
+    """Return the value of the one interrupt that a run ended with."""
     (asked,) = result[ASKED]
     return asked.value
 
@@ -110,13 +110,16 @@ def is_replay(message: ToolMessage) -> bool:
 
 
 def strictly(patch: pytest.MonkeyPatch) -> None:
-    """As if `LANGGRAPH_STRICT_MSGPACK` had been set before LangGraph was imported, in both places that look at it."""
+    """Act as if `LANGGRAPH_STRICT_MSGPACK` was set before LangGraph was imported.
+
+    Two modules read it.
+    """
     patch.setattr("langgraph.checkpoint.serde._msgpack.STRICT_MSGPACK_ENABLED", True)
     patch.setattr("langgraph._internal._serde.STRICT_MSGPACK_ENABLED", True)
 
 
 def late_at_first(monkeypatch: pytest.MonkeyPatch, trip: str) -> None:
-    """Let the store be slow to answer the first trip of a kind: what is sent first may be answered last."""
+    """Delay the store's first reply of a kind, so that it may arrive last."""
     sent, turn = getattr(Ledger, trip), count()
 
     def late(*given: Any) -> Any:
@@ -127,11 +130,14 @@ def late_at_first(monkeypatch: pytest.MonkeyPatch, trip: str) -> None:
 
 
 AT_ONCE = 5.0
-"""Seconds that nothing takes that waits for nobody: far below the lease, after which every wait ends."""
+"""Seconds within which an unblocked call ends: far below the lease, which ends every wait."""
 
 
 async def at_once(graph: Any, face: str, value: Any, name: str = "t") -> Any:
-    """Invoke a graph, and fail if it waits: in a thread that need not end for this process to end."""
+    """Invoke a graph, and fail if it waits.
+
+    The blocking face runs in a daemon thread, which cannot keep this process alive.
+    """
     if face == "async":
         return await asyncio.wait_for(graph.ainvoke(value, thread(name)), AT_ONCE)
     ended: Future[Any] = Future()

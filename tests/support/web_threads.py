@@ -1,4 +1,4 @@
-"""A store with all that the web page shows, and a client that fills in its forms as a browser would."""
+"""A store with everything that the web page shows, and a client that sends forms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class State(MessagesState):
 
 
 class Gone(BaseException):
-    """The end of a process, as far as the ledger is concerned."""
+    """Ends a process, as far as the ledger is concerned."""
 
 
 @tool
@@ -75,7 +75,7 @@ async def talk(saver: KeelSaver, node: Any, thread: str, *said: str, owner: str 
 
 
 async def fill(saver: KeelSaver) -> None:
-    """Put the threads there: three that wait, one that is done, one that has failed, one with a call in doubt."""
+    """Create threads: three wait, one is done, one has failed, one is in doubt."""
     await talk(saver, refund, "refund/A-1042", "Refund my order, please", owner="bo")
     await talk(saver, trip, "trip", "Oslo, please")
     await talk(saver, mail, "mail", "Write to Bo")
@@ -90,12 +90,12 @@ async def fill(saver: KeelSaver) -> None:
         await tools.ainvoke({"messages": [AIMessage("", tool_calls=[call])]}, config)
     except Gone:
         pass
-    while [call.state async for call in saver.tools.acalls("paid")] != ["unknown"]:  # noted behind the run
+    while [call.state async for call in saver.tools.acalls("paid")] != ["unknown"]:  # noted after the run
         await asyncio.sleep(0.01)
 
 
 class Page(HTMLParser):
-    """What a page has: its forms with their fields, its links, and all of its elements."""
+    """A page's forms with their fields, its links, and all of its elements."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -119,12 +119,12 @@ class Page(HTMLParser):
         self.words += data
 
     def form(self, action: str, **known: str) -> dict[str, str]:
-        """The hidden fields of the first form that has these values."""
+        """Return the hidden fields of the first form that has these values."""
         return next(fields for to, fields in self.forms if to == action and known.items() <= fields.items())
 
 
 class Client(httpx.AsyncClient):
-    """A browser, as far as the page can see."""
+    """A browser, as far as the page can detect."""
 
     def __init__(self, app: Any, base: str = "http://localhost/", **options: Any) -> None:
         self.app = app
@@ -144,11 +144,11 @@ class Client(httpx.AsyncClient):
         return Page(reply.text)
 
     async def decide(self, page: str, status: int = 200, **fields: str) -> Page:
-        """Open a page and send its first form that decides, with more fields."""
+        """Open a page and submit its first form for a decision, with more fields."""
         opened = await self.page(page)
         return await self.submit("decide", opened.form("decide") | fields, status)
 
 
 def address(base: str, link: str) -> str:
-    """A link of a page, as a browser follows it."""
+    """Resolve a link of a page like a browser."""
     return urljoin(base, link)

@@ -1,4 +1,4 @@
-"""Directories whose files are saved: what they hold, as plain data, and checkpoints that save them."""
+"""Directories with saved files: their content as plain data, and checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ TARGETS = (b"a", b"../outside", b"/etc", b"d", b"nowhere")
 
 
 def held(root: Path) -> Held:
-    """Return what a directory holds, without what was set aside, directories, and repositories."""
+    """Return a directory's content.
+
+    It omits set-aside files, directories, and repositories.
+    """
     found: Held = {}
     for at, folders, names in os.walk(os.fsencode(root)):
         folders[:] = [name for name in folders if name not in (b".keel-aside", b".git")]
@@ -39,7 +42,7 @@ def look(path: bytes) -> tuple[str, bytes]:
 
 
 def set_aside(root: Path) -> set[tuple[str, bytes]]:
-    """Return the kinds and contents of all that was set aside in a directory."""
+    """Return the kinds and contents of all files that were set aside in a directory."""
     aside = root / ".keel-aside"
     return set(held(aside).values()) if aside.exists() else set()
 
@@ -52,7 +55,7 @@ def remove(path: bytes) -> None:
 
 
 def write(root: Path, name: bytes, kind: str, content: bytes) -> None:
-    """Make a file or link, in the place of all that is in the way."""
+    """Create a file or link, replacing everything that is in the way."""
     path, parent = os.path.join(os.fsencode(root), name), os.fsencode(root)
     for part in name.split(b"/")[:-1]:
         parent = os.path.join(parent, part)
@@ -90,7 +93,7 @@ def change(root: Path, chance: Random) -> None:
 
 
 def save(saver: KeelSaver, thread_id: str = "t") -> Any:
-    """Put a checkpoint; return the config that names it."""
+    """Store a checkpoint; return the config that names it."""
     config: Any = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
     checkpoint: Any = {
         **{"v": 4, "id": str(uuid6(clock_seq=1)), "ts": "2026-11-28T00:00:00+00:00"},

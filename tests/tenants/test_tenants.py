@@ -203,7 +203,7 @@ def test_the_command_line_is_a_tenant_s(place: Place, tmp_path: Path) -> None:
     found = keel_json("--tenant", "acme", "threads", *url)["threads"]
     assert [each["thread_id"] for each in found] == ["ours"]
     assert keel_json("threads", *url)["threads"] == []
-    assert "but those of 2 tenants: `keel tenants`" in keel("threads", *url, COLUMNS="300").stdout
+    assert "except those of 2 tenants: `keel tenants`" in keel("threads", *url, COLUMNS="300").stdout
     for words in (("history", "theirs"), ("show", "theirs"), ("delete", "theirs", "--yes")):
         assert "there is no thread 'theirs'" in keel("--tenant", "acme", *words, *url, status=1).stderr
     with open_saver(place.url) as saver:
@@ -337,8 +337,8 @@ def test_a_tenant_is_deleted_by_a_command(tmp_path: Path) -> None:
     taken = keel_json("tenants", "--usage", *url)["usage"]
     assert {name: each["threads"] for name, each in taken.items()} == {"acme": 1, "beta": 1}
     assert "acme" in keel("tenants", "--usage", *url).stdout
-    assert "nobody to ask" in keel("tenants", "delete", "acme", *url, status=2).stderr
-    assert "say which tenant" in keel("tenants", "delete", *url, status=2).stderr
+    assert "confirmation is required" in keel("tenants", "delete", "acme", *url, status=2).stderr
+    assert "name the tenant" in keel("tenants", "delete", *url, status=2).stderr
     assert keel_json("tenants", "delete", "acme", "--dry-run", *url)["threads"] == 1
     assert keel_json("tenants", *url)["tenants"] == ["acme", "beta"]
     deleted, *more = keel("tenants", "delete", "acme", "--yes", *url).stdout.splitlines()

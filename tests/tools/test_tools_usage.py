@@ -95,7 +95,7 @@ def test_a_doubt_says_how_it_is_settled(scope: Any, way: str, tmp_path: Path) ->
             commands = [shlex.split(command) for command in re.findall("`keel (.*?)`", str(doubt))]
             assert [words[2] for words in commands] == ["done", "retry", "skip"]
             told = keel(*commands[1], "--url", f"sqlite:///{tmp_path}/keel.db", COLUMNS="300").stdout
-            assert f"pay of thread ada l.: call {doubt.key[:12]} may be made again" in told
+            assert f"pay of thread ada l.: call {doubt.key[:12]} may run again" in told
         assert answers(graph.invoke(None, thread("ada l.")))["call-1"].content == "paid 100"
     assert len(runs) == 2
 

@@ -80,7 +80,7 @@ def test_the_command_says_what_it_has_done(tmp_path: Path, graph: str, capsys: p
             apps.write_1(saver, number)
     before = heads(place)
     assert run("upgrade", graph, "--url", place.url, "--dry-run") == 0
-    assert "1 thread would be upgraded.\n6 wait for something that is due" in capsys.readouterr().out
+    assert "1 thread would be upgraded.\n6 have steps or questions left" in capsys.readouterr().out
     assert heads(place) == before
     assert run("upgrade", graph, "--url", place.url, "--json") == 0
     counts = {"upgraded": 1, "present": 0, "waits": 6, "busy": 0, "failed": 0}

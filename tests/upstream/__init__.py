@@ -1,1 +1,4 @@
-"""LangGraph's own tests with Keel's savers: `suite` fetches and runs them, `plugin` swaps the savers in."""
+"""LangGraph's own tests with Keel's savers: `suite` fetches and runs them.
+
+`plugin` replaces the savers.
+"""

@@ -1,8 +1,8 @@
-"""Run the tests of LangGraph's packages and of packages upon it, as they are and with Keel's savers.
+"""Run the tests of LangGraph's and dependent packages, with their and Keel's savers.
 
     python tests/write.py suites [--saver keel_files] [PACKAGE ...]
 
-Those of packages upon it need `pip install -r tests/upstream/requirements.txt`.
+Those of dependent packages need `pip install -r tests/upstream/requirements.txt`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from upstream.suite import (
 )
 
 SUITES = {suite.title: suite for suite in (LANGGRAPH, *PACKAGES, *STORES, *UPON_IT, *STORES_UPON_IT)}
-CACHE = Path(__file__).parents[2] / ".pytest_cache" / "d" / "upstream"  # where pytest keeps them, too
+CACHE = Path(__file__).parents[2] / ".pytest_cache" / "d" / "upstream"  # shared with pytest's cache
 
 
 def counts(outcome: Outcome) -> str:
@@ -37,7 +37,7 @@ def counts(outcome: Outcome) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("package", nargs="*", help=f"any of {', '.join(SUITES)}; by default each")
-    # One that does input and output: a test under blockbuster then has something to find.
+    # A saver that does I/O, so that a test under blockbuster has something to detect.
     parser.add_argument("--saver", choices=BACKENDS, default="keel_sqlite", help="in the place of InMemorySaver")
     asked = parser.parse_args()
     if unknown := [name for name in asked.package if name not in SUITES]:

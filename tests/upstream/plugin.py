@@ -1,15 +1,14 @@
-"""A pytest plugin that runs LangGraph's own tests, and those of packages around it, against Keel's savers.
+"""A pytest plugin that runs tests of LangGraph and related packages on Keel's savers.
 
-It takes the fixtures `sync_checkpointer` and `async_checkpointer` out of their conftest (in memory: no
-file is edited), offers its own in their place, and puts savers of ours in the place of LangGraph's, of which many
-tests make one themselves (`stand_in`). It leaves only the tests that use either. In an unpacked source distribution of
-langgraph:
+It removes the fixtures `sync_checkpointer` and `async_checkpointer` from their conftest (in memory: no file is edited)
+and provides its own. It also replaces LangGraph's savers by Keel's, because many tests create one themselves
+(`stand_in`). Only the tests that use either are run. In an unpacked source distribution of langgraph:
 
     PYTHONPATH=<this repository>/tests python -m pytest -p upstream.plugin tests
 
-`KEEL_UPSTREAM_SAVER` names the saver (`langgraph_memory` and `langgraph_sqlite` are LangGraph's own, to compare; the
-stand-in is then InMemorySaver itself; `_aes` after a name encrypts), and `KEEL_UPSTREAM_REPORT` a file for the results,
-as JSON.
+`KEEL_UPSTREAM_SAVER` names the saver. For comparison, `langgraph_memory` and `langgraph_sqlite` are LangGraph's own;
+the stand-in is then InMemorySaver itself. `_aes` after a name encrypts. `KEEL_UPSTREAM_REPORT` names a file for the
+results, as JSON.
 """
 
 import asyncio
@@ -41,13 +40,13 @@ from upstream import stand_in
 # LangGraph's conftest, imported after this plugin, reads it: no test then needs a server.
 os.environ["NO_DOCKER"] = "true"
 
-# `test_weather_subgraph` spells out the metadata of a model call as it is on a machine without the package `langchain`,
-# which our own tests need. With it, that test fails on LangGraph's own savers too (langgraph 1.2.22).
-cast(Any, base)._get_langchain_version = lambda: None  # private: no option says so
+# `test_weather_subgraph` expects the metadata of a model call on a machine without the package `langchain`, which our
+# own tests need. With it, that test fails on LangGraph's own savers too (langgraph 1.2.22).
+cast(Any, base)._get_langchain_version = lambda: None  # private: no option does this
 
 FACES = {"sync_checkpointer": "sync", "async_checkpointer": "async"}
 
-# Tests of what only LangGraph's savers have: a pattern of how the node id begins, and why.
+# Tests of features that only LangGraph's savers have: a pattern for the beginning of the node id, and the reason.
 UNREVIVABLE = (
     "stores an object of a class that is made inside the test, which nobody could revive: ours refuses it, LangGraph's "
     "hand back a dict"
@@ -120,7 +119,7 @@ Saver = BaseCheckpointSaver[Any]
 
 @asynccontextmanager
 async def as_async(opening: AbstractContextManager[Saver]) -> AsyncIterator[Saver]:
-    """A saver of ours has both faces; what keeps its store apart from others need not be async."""
+    """Open a saver of ours, which has both faces, from a synchronous context manager."""
     with opening as saver:
         yield saver
 
@@ -148,13 +147,13 @@ ASYNC: dict[str, Callable[[Path], AbstractAsyncContextManager[Saver]]] = {
 }
 
 NAME = os.environ.get("KEEL_UPSTREAM_SAVER", "keel_memory")
-# LangGraph's snapshots are of graphs, not of checkpoints; only tests with its InMemorySaver compare them, and
-# find them by the id of the test.
+# LangGraph's snapshots are of graphs, not of checkpoints; only tests with its InMemorySaver compare them, and find them
+# by the id of the test.
 CHOSEN = [pytest.param(NAME, id="memory" if NAME == "langgraph_memory" else NAME)]
 
 
 def with_serializer(saver: Saver, name: str) -> Saver:
-    """As LangGraph's `sqlite_aes` does it; otherwise the saver keeps the serializer it made for itself."""
+    """Set the serializer as LangGraph's `sqlite_aes` does, or keep the saver's own."""
     if name.endswith("_aes"):
         saver.serde = EncryptedSerializer.from_pycryptodome_aes(key=b"1234567890123456")
     return saver
@@ -186,8 +185,8 @@ async def async_checkpointer(request: pytest.FixtureRequest, tmp_path: Path) -> 
         yield with_serializer(saver, request.param)
 
 
-# Tests that tell the order of things by hundredths or tenths of a second, or measure them: time passes so many times
-# slower for them, as on a machine that is busy a tenth of a second is nothing.
+# Tests that rely on or measure tenths or hundredths of a second. For them, time passes slower by this factor, since a
+# busy machine may easily lose a tenth of a second.
 SLOWED = {
     "test_imp_nested": 20,
     "test_imp_task": 10,
@@ -213,7 +212,7 @@ def slow_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_plugin_registered(plugin: object) -> None:
-    """Before pytest looks for fixtures in a conftest, and tests import what it says of servers."""
+    """Change a conftest before pytest reads its fixtures, and tests its server URLs."""
     if not getattr(plugin, "__name__", "").endswith(".conftest"):
         return
     for fixture in FACES:
@@ -223,23 +222,23 @@ def pytest_plugin_registered(plugin: object) -> None:
 
 
 def face_of(item: pytest.Item) -> str | None:
-    """The face of the saver that a test is given; "own" if it makes one itself, `None` if it has none."""
+    """Return the face of a test's saver, "own" if the test creates one, or `None`."""
     given = getattr(item, "fixturenames", ())
     face = next((face for fixture, face in FACES.items() if fixture in given), None)
     return face or ("own" if any(stand_in.names(each, MADE_BY_TESTS) for each in code_of(item)) else None)
 
 
 def code_of(item: pytest.Item) -> Iterator[Any]:
-    """The functions that a test consists of: itself, its fixtures, its parameters."""
+    """Yield the functions of a test: itself, its fixtures, its parameters."""
     yield getattr(item, "function", None)
-    # private: of pytest, which has no public name for it
+    # private: pytest has no public name for it
     for definitions in cast(Any, item)._fixtureinfo.name2fixturedefs.values():
         yield from (definition.func for definition in definitions)
     yield from getattr(getattr(item, "callspec", None), "params", {}).values()
 
 
 def reason(item: pytest.Item) -> str | None:
-    """Why a test is left out, if it is."""
+    """Return why a test is excluded, if it is."""
     return next((why for start, why in EXCLUDED.items() if re.match(start, item.nodeid)), None)
 
 
@@ -267,7 +266,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class Results:
-    """What became of the tests; under xdist every process has one, and the first hears of all tests."""
+    """The results of the tests; with xdist, only the main process sees all tests."""
 
     def __init__(self) -> None:
         self.deselected = 0
@@ -295,7 +294,7 @@ class Results:
                 self.passed[str(told["face"])] += 1
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """A worker tells the first process how much it left out; that one writes the report."""
+        """Report excluded tests to the main process, which writes the report."""
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput["left out"] = self.deselected, self.excluded
         elif path := os.environ.get("KEEL_UPSTREAM_REPORT"):
@@ -312,7 +311,7 @@ results = pytest.StashKey[Results]()
 
 
 def why(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """The last line of what went wrong."""
+    """Return the last line of an error."""
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash else report.longreprtext)[:1000]
 

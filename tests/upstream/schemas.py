@@ -1,4 +1,7 @@
-"""Schemas of PostgreSQL that are emptied and used again: to make and drop one takes longer than most tests take."""
+"""Schemas of PostgreSQL that are emptied and reused.
+
+Creating and dropping one takes longer than most tests.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ from langgraph_keel.backends.postgres.rows import Tables
 
 
 class Schemas:
-    """Those of this process, in a server that some pytest above has started."""
+    """The schemas of this process, in a server that a parent pytest has started."""
 
     def __init__(self) -> None:
         self._free: list[str] = []
 
     @contextmanager
     def place(self) -> Iterator[dict[str, Any]]:
-        """Tell `PostgresSaver` a schema that nobody else uses, and that holds nothing."""
+        """Yield options of `PostgresSaver` with an empty schema for one user."""
         schema = self._free.pop() if self._free else f"keel_{token_hex(6)}"  # LangGraph's tests replace uuid4
         yield {"connection": _url(), "schema": schema}
         self._execute("; ".join(f"DELETE FROM {Tables(schema).fill_names(f'{{{name}}}')}" for name in TABLES))
@@ -38,7 +41,7 @@ class Schemas:
             yield saver
 
     def drop(self) -> None:
-        """Drop them all."""
+        """Drop all schemas."""
         while self._free:
             self._execute(f"DROP SCHEMA IF EXISTS {self._free.pop()} CASCADE")
 

@@ -1,4 +1,4 @@
-"""Savers of ours in the places of LangGraph's, for tests that make one themselves, or a subclass."""
+"""Savers of ours that replace LangGraph's in tests that create or subclass one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from upstream.schemas import Schemas
 Place = AbstractContextManager[dict[str, Any]]
 
 SCHEMAS = Schemas()
-# Of each backend, the class, and how it is told of a store of its own: at a path where nothing is, or elsewhere.
+# The class of each backend, and its options for a separate store, at an unused path if it needs one.
 BACKENDS: dict[str, tuple[type[KeelSaver], Callable[[Path], Place]]] = {
     "keel_memory": (MemorySaver, lambda _: nullcontext({})),
     "keel_sqlite": (SqliteSaver, lambda path: nullcontext({"path": path})),
@@ -33,7 +33,7 @@ BACKENDS: dict[str, tuple[type[KeelSaver], Callable[[Path], Place]]] = {
 
 
 class Stores:
-    """What the stand-ins of one test have opened; it is closed when that ends."""
+    """The stores of the stand-ins of one test, which are closed when it ends."""
 
     def __init__(self) -> None:
         self._directory: Path | None = None
@@ -60,11 +60,14 @@ class Stores:
 
 
 def stand_in(name: str, stores: Stores, wrap: Callable[[Any], Any]) -> type[KeelSaver]:
-    """The class to put in the place of InMemorySaver; `wrap` has a say about each saver that is made."""
+    """Return the class that replaces InMemorySaver.
+
+    `wrap` is called with each new saver.
+    """
     backend, place = BACKENDS[name]
 
     class Walking(backend):  # type: ignore[misc, valid-type]
-        """A test takes these from what stands after InMemorySaver in its order of classes."""
+        """A test calls the methods of the class that follows InMemorySaver in its MRO."""
 
         get_delta_channel_history = BaseCheckpointSaver.get_delta_channel_history
         aget_delta_channel_history = BaseCheckpointSaver.aget_delta_channel_history
@@ -74,7 +77,7 @@ def stand_in(name: str, stores: Stores, wrap: Callable[[Any], Any]) -> type[Keel
         aget_delta_channel_history = backend.aget_delta_channel_history
 
         def __init__(self, *, serde: Any = None, factory: Any = None) -> None:
-            """`factory` makes the dictionaries in which LangGraph's own keeps everything."""
+            """`factory` creates the dictionaries of LangGraph's own saver, and is ignored."""
             super().__init__(**stores.place(place), serde=serde)
             stores.close_later(self)
             if serde is None:
@@ -84,7 +87,7 @@ def stand_in(name: str, stores: Stores, wrap: Callable[[Any], Any]) -> type[Keel
 
 
 def counted(cls: type[KeelSaver], stores: Stores) -> type[KeelSaver]:
-    """The class to put in the place of LangGraph's saver on the same database: where that is, the test says."""
+    """Return a replacement for LangGraph's saver, on the database that the test names."""
 
     class Counted(cls):  # type: ignore[misc, valid-type]
         def __init__(self, *args: Any, **options: Any) -> None:
@@ -104,14 +107,17 @@ NAMES = {"InMemorySaver", "MemorySaver", *(name for _, name, _ in DATABASES)}
 
 
 def put_in_place(cls: type, stores: Stores) -> None:
-    """For all modules that are imported from now on."""
+    """Replace the savers for all modules that are imported from now on."""
     memory.InMemorySaver = memory.MemorySaver = cls  # type: ignore[assignment, misc]
     for module, name, ours in DATABASES:
         setattr(importlib.import_module(module), name, counted(ours, stores))
 
 
 def names(thing: Any, cls: type, seen: set[int] | None = None) -> bool:
-    """Whether a function or class of the tests names `cls` or a saver of LangGraph's, or another one that does."""
+    """Return whether test code refers to `cls` or to LangGraph's savers.
+
+    References through other test code count, too.
+    """
     seen = set() if seen is None else seen
     thing = getattr(thing, "__func__", thing)
     if id(thing) in seen or (isinstance(thing, type) and issubclass(thing, cls)):

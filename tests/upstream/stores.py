@@ -1,6 +1,6 @@
-"""Stores of Keel's in the places of LangGraph's, for LangGraph's own tests of stores: a pytest plugin.
+"""A pytest plugin that runs LangGraph's own tests of stores on Keel's.
 
-It is loaded beside `upstream.plugin`, whose saver it opens a store on for each one that a test makes.
+It is loaded next to `upstream.plugin`, and opens a store on its saver for each store that a test creates.
 """
 
 from __future__ import annotations
@@ -34,20 +34,23 @@ EXCLUDED = {
     r"tests/.*::test_filter_keys_with_hyphens_and_digits": NO_PATHS,
     r"tests/.*::test_ttl_override_default": "wants a read not to renew an item, which is LangGraph's own default",
     r"tests/test_store.py::test_batch_list_namespaces_ops\[(default|pool)": "has a text for a path; ours refuses it",
-    # Each is a task and a trip of its own here: it took minutes, and gigabytes of memory.
+    # Here, each is a separate task and trip: it took minutes, and gigabytes of memory.
     r"tests/test_async_store.py::test_large_batches_async\[(default|pool)": "awaits 60,000 operations at once",
     r"tests/.*\[pipe": "LangGraph's option `pipe`, which Keel has not",
 }
 
 
 def known(index: Any) -> Any:
-    """What Keel knows of an index; the rest is about LangGraph's tables."""
+    """Return the options of an index that Keel knows.
+
+    The others concern LangGraph's tables.
+    """
     fields = index and (index.get("fields") or index.get("text_fields"))  # their SQL stores have another name
     return index and {"dims": index["dims"], "embed": index["embed"], "fields": fields}
 
 
 class Store(KeelStore):
-    """A store of its own for each one that is made, whatever the test says of where it is."""
+    """A separate store for each one that is created, at any place that the test names."""
 
     MIGRATIONS: ClassVar[list[str]] = []
 
@@ -94,7 +97,7 @@ class AsyncStore(KeelStore):
         return await self.asweep_ttl()
 
     def _cursor(self) -> Any:
-        """A fixture drops a table of LangGraph's by it."""
+        """Return a cursor with which a fixture drops a table of LangGraph's."""
 
         async def execute(_: str) -> None: ...
 
@@ -110,5 +113,5 @@ plugin.EXCLUDED.update(EXCLUDED)
 
 
 def pytest_configure(config: Any) -> None:
-    # Their tests of times are tried again by a plugin that is not here.
+    # A plugin that is not installed here retries their time-dependent tests.
     config.addinivalue_line("markers", "flaky: tried again")

@@ -1,7 +1,7 @@
-"""Other people's tests: LangGraph's own, and those of its packages and of packages upon it.
+"""Test suites of other projects: LangGraph, its packages, and dependent packages.
 
-They come in the source distribution of the version that is installed (or from its repository, where that has no tests),
-are run in a process of their own, and stay outside the repository.
+A suite comes from the source distribution of the installed version, or from its repository if that has no tests. It
+runs in a separate process, and is stored outside this repository.
 """
 
 import importlib.metadata
@@ -18,29 +18,29 @@ from pathlib import Path
 
 import langgraph_keel
 
-# Room for a slow machine: a run takes about a minute on two cores that do nothing else.
+# Enough for a slow machine: a run takes about a minute on two idle cores.
 TIMEOUT = 1400
 TEST_TIMEOUT = 120
-# Where several of these runs go on at once, each has one worker.
+# If several of these runs are concurrent, each has one worker.
 WORKERS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
 
 
-# Puts a store of ours in the place of theirs.
+# Replaces their stores by ours.
 STORE_PLUGIN = "upstream.stores"
 STORE_OPTIONS = "-p", STORE_PLUGIN
 
 
 class UpstreamUnavailableError(Exception):
-    """A suite can't be had, or doesn't run at all."""
+    """A suite is not available, or does not run at all."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """The tests of a package that is installed."""
+    """The tests of an installed package."""
 
     package: str
     arguments: tuple[str, ...] = ("tests",)
-    # Of a package whose source distribution has no tests, and where it is in there.
+    # For a package whose source distribution has no tests: its repository, and the folder in it.
     repository: str = ""
     folder: str = ""
 
@@ -58,15 +58,15 @@ class Suite:
 
 
 LANGGRAPH = Suite("langgraph")
-# What `pip install '.[test]'` brings along, and what runs in seconds: CI takes these.
+# Suites that `pip install '.[test]'` provides and that run in seconds: CI runs these.
 PACKAGES = (
-    # The other files know no saver, and need packages of their own.
+    # The other files do not use savers, and need further packages.
     Suite("langgraph-checkpoint", ("tests/test_memory.py",)),
     Suite("langgraph-checkpoint-sqlite"),
     Suite("langgraph-checkpoint-postgres"),
     Suite("langgraph-prebuilt"),
 )
-# Their tests of stores, with Keel's store in the place of theirs.
+# Their tests of stores, with Keel's store instead of theirs.
 STORES = tuple(
     Suite(package, (*(f"tests/{name}.py" for name in files), *STORE_OPTIONS))
     for package, files in {
@@ -76,8 +76,8 @@ STORES = tuple(
     }.items()
 )
 DEEPAGENTS = "https://github.com/langchain-ai/deepagents", "libs/deepagents"
-NO_SYRUPY = "-p", "no:syrupy"  # an option of which has the name of one of theirs
-# What needs tests/upstream/requirements.txt.
+NO_SYRUPY = "-p", "no:syrupy"  # one of its options has the same name as one of theirs
+# Suites that need tests/upstream/requirements.txt.
 UPON_IT = (
     Suite("langchain", ("tests/unit_tests/agents",)),  # each test under blockbuster
     Suite("deepagents", ("tests/unit_tests", *NO_SYRUPY), *DEEPAGENTS),
@@ -98,7 +98,7 @@ STORES_UPON_IT = (
 
 
 def fetch(suite: Suite, cache: Path) -> Path:
-    """The directory with the tests, fetched below `cache` unless they are there."""
+    """Return the directory with the tests, fetched below `cache` if they are missing."""
     name = f"{suite.package.replace('-', '_')}-{suite.version}"
     fetched = cache / name
     if not fetched.is_dir():
@@ -140,7 +140,7 @@ def obtain(suite: Suite, command: list[str]) -> None:
 
 
 def keep_tests(source: Path, kept: Path, target: Path) -> None:
-    """Only the tests and their settings: what they test is the package that is installed."""
+    """Keep only the tests and their settings: they test the installed package."""
     kept.mkdir()
     for name in ("tests", "pyproject.toml"):
         (source / name).rename(kept / name)
@@ -153,7 +153,7 @@ def keep_tests(source: Path, kept: Path, target: Path) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a suite with one saver."""
+    """The results of a suite with one saver."""
 
     passed: dict[str, int]
     skipped: dict[str, str]
@@ -173,7 +173,7 @@ class Outcome:
 
 
 def run(suite: Suite, cache: Path, saver: str, *, strict: bool = False, workers: int = WORKERS) -> Outcome:
-    """Runs the tests that use a checkpointer with the saver that the plugin knows by this name."""
+    """Run the tests that use a checkpointer with the plugin's saver of this name."""
     where = fetch(suite, cache)
     began = time.monotonic()
     spread = ["-n", str(workers)] if workers > 1 else ["-p", "no:xdist"]
@@ -183,7 +183,7 @@ def run(suite: Suite, cache: Path, saver: str, *, strict: bool = False, workers:
 
 def pytest_run(where: Path, arguments: Sequence[str], saver: str, *, strict: bool) -> Outcome:
     options = ["-q", "-p", "upstream.plugin", "-p", "no:cacheprovider", f"--timeout={TEST_TIMEOUT}"]
-    # Where it is unset, pytest-asyncio warns, which is an error in some suites.
+    # If it is unset, pytest-asyncio warns, which is an error in some suites.
     options += ["-o", "asyncio_default_fixture_loop_scope=function"]
     command = [sys.executable, "-m", "pytest", *options, *arguments]
     with tempfile.TemporaryDirectory() as directory:
@@ -194,8 +194,9 @@ def pytest_run(where: Path, arguments: Sequence[str], saver: str, *, strict: boo
 
 
 def environment(saver: str, report: Path, *, strict: bool) -> dict[str, str]:
-    """Ours, without what would change how LangGraph or a pytest inside a pytest behaves."""
-    # To rewrite and compile the tests takes longer than half of the backends take to run them: it is done once.
+    """Return our environment, without variables that affect LangGraph or pytest."""
+    # Bytecode is stored, because rewriting and compiling the tests takes longer than running them on half of the
+    # backends.
     foreign = ("LANGGRAPH_", "LANGCHAIN_", "LANGSMITH_", "PYTEST_", "PYTHONDONTWRITEBYTECODE")
     env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     tests = Path(__file__).parents[1]
@@ -206,7 +207,7 @@ def environment(saver: str, report: Path, *, strict: bool) -> dict[str, str]:
 
 
 def outcome_of(done: subprocess.CompletedProcess[str], report: Path) -> Outcome:
-    """Anything but "all passed" and "some failed" means that the tests did not all run."""
+    """Return the results; raise unless all tests ran ("all passed" or "some failed")."""
     outcome = Outcome(**json.loads(report.read_text("utf-8"))) if report.is_file() else None
     if outcome is None or outcome.uncollected or done.returncode != (1 if outcome.failed else 0):
         said = done.stdout[-5000:] + done.stderr[-5000:]
@@ -216,12 +217,12 @@ def outcome_of(done: subprocess.CompletedProcess[str], report: Path) -> Outcome:
 
 @dataclass(frozen=True)
 class Compared:
-    """A suite as it is, and with a saver of ours."""
+    """A suite with LangGraph's saver, and with one of ours."""
 
     theirs: Outcome
     ours: Outcome
     only_ours: dict[str, str]
-    """What fails with Keel only, and how."""
+    """The tests that fail with Keel only, and their errors."""
 
 
 def compare(suite: Suite, cache: Path, saver: str) -> Compared:

@@ -1,4 +1,4 @@
-"""LangGraph's own tests, and those of its packages, pass with our savers in place of LangGraph's."""
+"""LangGraph's own tests, and those of its packages, pass with our savers."""
 
 import os
 from pathlib import Path
@@ -11,15 +11,18 @@ from upstream.suite import LANGGRAPH, PACKAGES, STORES, Suite, run
 
 pytestmark = [pytest.mark.upstream, pytest.mark.slow, pytest.mark.timeout(1500)]
 
-# One saver has this many to pass at the least: those that are given a saver, both faces together (langgraph 1.2.22 has
-# 648, 1.2.0 fewer), and those that make one themselves (290).
+# Minimum number of tests that must pass with one saver: those that receive a saver, both faces together (langgraph
+# 1.2.22 has 648, 1.2.0 fewer), and those that create one (290).
 FEWEST, FEWEST_OWN = 350, 100
 FEWEST_OF_STORES = 15
 
 
 @pytest.fixture(scope="session")
 def cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """In pytest's cache (or the directory KEEL_UPSTREAM_CACHE names), so that the index is asked once."""
+    """Return a directory in pytest's cache, so that the index is asked only once.
+
+    KEEL_UPSTREAM_CACHE may name another directory.
+    """
     if named := os.environ.get("KEEL_UPSTREAM_CACHE"):
         cache = Path(named)
     elif hasattr(request.config, "cache"):
@@ -30,10 +33,10 @@ def cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 RUNS = [("keel_sqlite", False)]
-"""One saver for `.ci/run`: the engine is the same on all of them, and stores have the contract."""
+"""One saver for `.ci/run`: the engine is the same for all of them, and the contract tests the stores."""
 if sized(False, False, True):
     RUNS += [(f"keel_{name}", False) for name in ("memory", "files", "postgres", "redis", "sqlite-memory")]
-    # Strictness changes the serializer, which every backend has in common: two of them show it.
+    # Strictness changes the serializer, which all backends share: two of them are enough.
     RUNS += [("keel_memory", True), ("keel_sqlite_aes", True)]
 
 
@@ -54,7 +57,10 @@ def test_langgraphs_own_tests_pass(
 
 @pytest.mark.parametrize("suite", PACKAGES, ids=lambda suite: suite.package)
 def test_those_of_its_packages_pass_too(cache: Path, suite: Suite, request: pytest.FixtureRequest) -> None:
-    """`python tests/write.py suites` runs these, and those of packages upon it, with LangGraph's savers beside."""
+    """`python tests/write.py suites` also runs them with LangGraph's own savers.
+
+    It also runs the suites of dependent packages.
+    """
     needing("postgres", request)
     outcome = run(suite, cache, "keel_sqlite")
     assert not outcome.failed, listed(outcome.failed)
@@ -62,7 +68,7 @@ def test_those_of_its_packages_pass_too(cache: Path, suite: Suite, request: pyte
 
 
 STORE_RUNS = [(suite, "sqlite") for suite in STORES[:2]] + [(STORES[0], "postgres"), (STORES[0], "redis")]
-"""What `.ci/run` takes: a full run takes all of them, on each backend."""
+"""The runs of `.ci/run`: a full run takes all of them, on each backend."""
 if sized(False, False, True):
     STORE_RUNS = [(suite, backend) for suite in STORES for backend in BACKENDS]
 

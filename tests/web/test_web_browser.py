@@ -154,7 +154,7 @@ def test_a_request_is_approved_and_goes_away(browse: Open, store: KeelSaver) -> 
     assert "was decided, and no run has used the decision yet" in page.content()
     page.get_by_role("link", name="Inbox").click()
     assert card(page, "refund").count() == 0
-    assert "Decided, and no run has taken it yet" in page.content()
+    assert "Decided, but not used by a run yet" in page.content()
     (request,) = store.approvals.pending(status="approved")
     assert request.decision
     assert (request.decision.by, request.decision.reason) == ("maria", "the photo is enough")

@@ -49,7 +49,7 @@ async def test_all_is_shown_and_done_on_each_backend(saver: KeelSaver) -> None:
             "Window or aisle?",
             "send_email",
             "The parcel arrived broken.",
-            "Calls of tools in doubt",
+            "Tool calls with an unknown outcome",
         ):
             assert said in inbox.words
         names = {thread: await request_of(saver, thread) for thread in ("refund/A-1042", "trip", "mail")}
@@ -100,7 +100,7 @@ async def test_a_list_is_filtered_and_read_in_pages(memory: KeelSaver) -> None:
         assert sorted(set(names)) == [f"many-{number:02}" for number in range(60)]
         assert len([each for each in first.links if each.startswith("thread?")]) == 50
         assert "bank" in (await page.page("/threads?status=failed&error=TimeoutError")).words
-        assert "No thread fits." in (await page.page("/threads?owner=nobody")).words
+        assert "No thread matches." in (await page.page("/threads?owner=nobody")).words
         assert "trip" not in (await page.page("/threads?q=*bank*&days=7")).words.split("Search")[1]
         for wrong in ("status=gone", "days=x", "days=-1", "after=zzz", "skip=1&skip=2"):
             await page.page(f"/threads?{wrong}", 400)
@@ -251,8 +251,8 @@ async def test_a_decision_that_no_run_has_taken_is_named(memory: KeelSaver) -> N
     async with client(memory) as page:
         await page.decide("/request?id=" + await request_of(memory, "trip"), kind="approve")
         inbox = await page.page("/")
-        assert "Decided, and no run has taken it yet" in inbox.words
-        assert "No process is seen that runs graphs on this store" in inbox.words
+        assert "Decided, but not used by a run yet" in inbox.words
+        assert "No running process is known for this store" in inbox.words
 
 
 async def test_a_process_that_runs_graphs_is_named() -> None:
@@ -267,8 +267,8 @@ async def test_a_tenant_sees_its_own_threads_alone() -> None:
         await fill(ours)
         name = await request_of(ours, "refund/A-1042")
         async with client(theirs) as page:
-            assert "Nothing waits for a decision." in (await page.page("/")).words
-            assert "No thread fits." in (await page.page("/threads")).words
+            assert "No request waits for a decision." in (await page.page("/")).words
+            assert "No thread matches." in (await page.page("/threads")).words
             for path in (f"/request?id={name}", "/thread?id=chat", "/diff?thread=chat&from=0"):
                 await page.page(path, 404)
             await page.submit("decide", {"id": name, "kind": "approve", "token": keel_token(page, name)}, 404)
@@ -318,7 +318,7 @@ async def test_a_store_that_is_away_is_said_with_503(tmp_path: Path) -> None:
         await fill(saver)
     async with client(saver) as page:  # closed
         for path in ("/", "/threads", "/thread?id=chat", "/usage"):
-            assert "The store is away" in (await page.page(path, 503)).words
+            assert "The store is not available" in (await page.page(path, 503)).words
 
 
 @pytest.mark.slow
@@ -331,7 +331,7 @@ async def test_a_server_that_is_killed_is_said_and_the_page_goes_on_when_it_is_b
         request = await request_of(saver, "trip")
         await asyncio.to_thread(server.kill)
         for path in ("/", "/threads", "/thread?id=chat", "/usage"):
-            assert "The store is away" in (await page.page(path, 503)).words
+            assert "The store is not available" in (await page.page(path, 503)).words
         await asyncio.to_thread(server.restart)
         assert link("request", id=request) in (await page.page("/")).links
 

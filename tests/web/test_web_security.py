@@ -285,10 +285,10 @@ def url(tmp_path: Path) -> str:
     [
         (["--host", "0.0.0.0"], "other machines could reach this page"),
         (["--host", "0.0.0.0", "--by", "maria"], "other machines could reach this page"),
-        (["--user-header", "X-User"], "go together"),
-        (["--trusted-proxy", "10.0.0.9"], "go together"),
-        (["--user-header", "X-User", "--trusted-proxy", "::1", "--by", "maria"], "give one of them"),
-        (["--by", "keel:expiry"], "must name who"),
+        (["--user-header", "X-User"], "need each other"),
+        (["--trusted-proxy", "10.0.0.9"], "need each other"),
+        (["--user-header", "X-User", "--trusted-proxy", "::1", "--by", "maria"], "give only one of them"),
+        (["--by", "keel:expiry"], "must name the person"),
     ],
 )
 def test_the_command_refuses_what_is_not_safe(url: str, words: list[str], said: str) -> None:

@@ -269,7 +269,7 @@ def test_another_process_has_the_directory(root: Path) -> None:
         ) as child:
             assert child.stdout
             assert child.stdout.readline() == b"held\n"
-            with pytest.raises(WorkspaceTaken, match="another run, or a restore"):
+            with pytest.raises(WorkspaceTaken, match="another run or a restore"):
                 saver.workspace.restore(config)
             child.kill()
             child.wait()

@@ -88,7 +88,7 @@ def connect_read_only(path: str, migrations: Migrations) -> sqlite3.Connection:
 
 def _open_existing(path: str, mode: str) -> sqlite3.Connection:
     if not os.path.exists(path):
-        raise NotFound(f"there is no store at {path}")
+        raise NotFound(f"{path}: there is no Keel store")
     uri = f"file:{quote(os.path.abspath(path))}?{mode}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
 

@@ -1,1 +1,1 @@
-"""Helpers of the tests of approvals."""
+"""Helpers for the tests of approvals."""

@@ -1,4 +1,4 @@
-"""An audit trail as its tests drive it: appended to, read, checked, and tampered with through the store's own verbs."""
+"""An audit trail that tests append to, read, verify and tamper with."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def token() -> str:
 
 
 class Trail:
-    """The audit trail of a saver, by one of its faces."""
+    """The audit trail of a saver, used through one of its faces."""
 
     def __init__(self, saver: KeelSaver, face: str = "sync") -> None:
         self.saver = saver
@@ -61,7 +61,7 @@ class Trail:
             self.append(thread=f"thread {n % 2}", who=who, n=n)
 
     def go_on(self, plan: Generator[Any, Any, Any], reply: Any) -> Any:
-        """Run a plan to its end, from the reply to its first request."""
+        """Run a plan to its end, starting with the reply to its first request."""
         try:
             while True:
                 reply = self.saver.engine.driver.send(plan.send(reply))
@@ -73,7 +73,7 @@ class Trail:
         return self.saver.engine.driver.send(next(plan))
 
     def crash(self, requests: int) -> bool:
-        """Begin to append, and die after so many requests; return whether the append was over by then."""
+        """Crash after some requests of an append; return whether it had finished by then."""
         plan = self.appending("asked", crashed=requests)
         try:
             request = next(plan)
@@ -93,23 +93,23 @@ class Trail:
         return verdict
 
     def problem(self, expected: str | None = None) -> str:
-        """What is wrong, in one text."""
+        """Return the problems that `verify` reports, as one text."""
         verdict = self.verify(expected)
         assert verdict.ok == (not verdict.problems)
         return "; ".join(verdict.problems)
 
     def fields(self, cell: Cell) -> Any:
-        """What a cell of the trail says."""
+        """Return the decoded header of a cell of the trail."""
         (fields,) = self.codec.decode(cell.header)
         return fields
 
-    # -- behind its back -------------------------------------------------------------------------------------------
+    # -- changes that bypass the trail -----------------------------------------------------------------------------
 
     def cells(self, shelf: Shelf) -> dict[str, Cell]:
         return dict(self.run(self.store.list_cells(shelf, "", None, 1000)))
 
     def put(self, shelf: Shelf, key: str, cell: Cell | None) -> None:
-        """Have a cell hold this instead, under a new token; `None` empties it."""
+        """Overwrite a cell under a new token; `None` empties it."""
         held = self.cells(shelf).get(key)
         new = cell and replace(cell, token=token())
         assert self.run(self.store.swap_cell(shelf, key, held.token if held else None, new)).done
@@ -118,7 +118,7 @@ class Trail:
         return link_in(self.codec, key_of(number), self.cells(LINKS)[key_of(number)])
 
     def relink(self, number: int, link: Link) -> None:
-        """Put a link in the place of a number."""
+        """Replace the link of a number."""
         self.put(LINKS, key_of(number), cell_of(self.codec, token(), link))
 
     def put_content(self, number: int, *values: Any, **more: Any) -> None:

@@ -1,4 +1,7 @@
-"""What the tests of approvals run in children: graphs that ask, in every shape, and act by what was decided."""
+"""Code that the tests of approvals run in child processes.
+
+Graphs of every shape that ask a question and act on the decision.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +38,14 @@ class State(TypedDict, total=False):
 
 @dataclass
 class Order:
-    """A class of the program's own: a process that only decides does not know it."""
+    """A class of the application. A process that only decides does not import it."""
 
     what: str
 
 
 @dataclass(frozen=True)
 class Outside:
-    """What is outside of the graph: a file that actions are written to, and one that holds a price."""
+    """The outside world: a file that records actions, and one that contains a price."""
 
     path: Path
 
@@ -59,7 +62,7 @@ class Outside:
         return self.act(action, decision.args) if decision.approved else f"{decision.kind}: {decision.reason}"
 
     def conditions(self) -> dict[str, Any]:
-        """How the question is asked: by the name of the thread."""
+        """Return the options of the question, which depend on the thread's name."""
         price = {"price": int(self.path.with_suffix(".price").read_text())}
         return {
             "facts": price if self.thread.startswith("stale") else None,
@@ -97,7 +100,7 @@ class Outside:
 
 
 def graph_of(saver: Any, *nodes: tuple[str, Any]) -> Any:
-    """Nodes beside each other."""
+    """Return a graph whose nodes run in parallel."""
     builder = StateGraph(State)
     for name, node in nodes:
         builder.add_node(name, node)
@@ -196,16 +199,16 @@ GRAPHS: Mapping[str, Callable[[KeelSaver, Outside], Any]] = {
 }
 
 
-# -- a life ------------------------------------------------------------------------------------------------------------
+# -- running a thread -------------------------------------------------------------------------------------------------
 
 
 def asked_in(place: Place, path: Path, face: str, threads: Mapping[str, str]) -> Mapping[str, int]:
-    """Begin threads, each by its graph; return how many questions each ends with."""
+    """Start threads, each with its graph; return the number of questions of each."""
     return _lived(place, path, face, threads, lambda saver, thread: hello() | {"said": []})
 
 
 def resumed_in(place: Place, path: Path, face: str, threads: Mapping[str, str]) -> Mapping[str, int]:
-    """Go on with threads by what was decided."""
+    """Resume threads with their decisions."""
     return _lived(place, path, face, threads, lambda saver, thread: saver.approvals.resume(thread))
 
 

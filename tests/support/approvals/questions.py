@@ -1,4 +1,4 @@
-"""Agents that ask a person, and how they are answered."""
+"""Agents that ask a person, and ways to answer them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def saver() -> Iterator[KeelSaver]:
 
 
 class Asking:
-    """A node that asks one question after another, and notes what it was told once it has all answers."""
+    """A node that asks several questions in turn and records all answers at the end."""
 
     def __init__(self, *questions: Question) -> None:
         self.questions: Sequence[Question] = questions
@@ -76,7 +76,7 @@ async def one(saver: KeelSaver) -> ApprovalRequest:
 
 
 async def decide(saver: KeelSaver, kind: str = "approve", **details: Any) -> ApprovalRequest:
-    """Decide the one request that waits."""
+    """Decide the one pending request."""
     request = await one(saver)
     decided: ApprovalRequest = await getattr(saver.approvals, f"a{kind}")(request.id, by="bob", **details)
     return decided
@@ -87,7 +87,7 @@ def statuses(saver: KeelSaver) -> list[str]:
 
 
 def tool_named(name: str, work: Callable[[], str], awork: Callable[[], Any]) -> StructuredTool:
-    """A tool that comes to its question sooner or later."""
+    """Return a tool that asks its question after a random delay."""
 
     def func(to: str) -> str:
         time.sleep(random.choice([0, 0.002]))

@@ -1,4 +1,4 @@
-"""Graphs that ask, how they are run and resumed, and what stands in the store meanwhile."""
+"""Graphs that ask, ways to run and resume them, and the claims in the store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def graph_of(saver: Any, *nodes: Callable[[State], Any]) -> Any:
 
 
 async def go_on(face: str, graph: Any, given: Any, config: Any = CONFIG) -> None:
-    """Run a graph by one of its faces."""
+    """Run a graph through one of its faces."""
     if face == "ainvoke":
         await graph.ainvoke(given, config)
     elif face == "astream":
@@ -64,7 +64,7 @@ def wire(state: State) -> State:
 
 @dataclass
 class Held:
-    """A node that asks, and is held once it has an answer."""
+    """A node that asks, and blocks once it has an answer."""
 
     ran: list[Any] = field(default_factory=list)
     is_in: Event = field(default_factory=Event)
@@ -78,7 +78,7 @@ class Held:
         return {"answer": answer}
 
     def resumed(self, graph: Any, config: Any = CONFIG) -> Thread:
-        """Resume in a thread, and return when the node is held."""
+        """Resume a thread, and return when the node blocks."""
         thread = Thread(target=graph.invoke, args=(ANSWER, config))
         thread.start()
         assert self.is_in.wait(30)
@@ -92,14 +92,14 @@ def asked(saver: Any, *nodes: Callable[[State], Any], config: Any = CONFIG) -> A
 
 
 def runs_of(saver: KeelSaver) -> claims_hook.RunClaims:
-    """What claims threads for the runs of a saver."""
+    """Return the hook that claims threads for the runs of a saver."""
     found = saver.engine.session.hooks.find(claims_hook.RunClaims)
     assert found
     return found
 
 
 def with_runs(saver: KeelSaver, **options: Any) -> KeelSaver:
-    """A copy of a saver with other claims."""
+    """Return a copy of a saver with another hook for claims."""
     engine = saver.engine
     others = [hook for hook in engine.session.hooks.all if not isinstance(hook, claims_hook.RunClaims)]
     hooks = Hooks([claims_hook.RunClaims(**options), *others])
@@ -107,7 +107,7 @@ def with_runs(saver: KeelSaver, **options: Any) -> KeelSaver:
 
 
 def claim_of(saver: KeelSaver, thread_id: str = "t") -> Kept[claims.ClaimRecord] | None:
-    """What stands in the store, after what ended runs had to give back."""
+    """Return the stored claim of a thread, after ended runs have released theirs."""
     engine = saver.engine
     runs_of(saver).close()
     return engine.run(Cells(engine.session, claims.CLAIMS, thread_id).find(claims.KEY))

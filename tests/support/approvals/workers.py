@@ -1,4 +1,7 @@
-"""What the tests of workers run in children: a graph that asks and writes down what it did, reviewers, and workers."""
+"""Code that the tests of workers run in child processes.
+
+A graph that asks and records its actions, reviewers, and workers.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class State(TypedDict, total=False):
 
 
 def written(path: Path) -> Act:
-    """Return what an agent does outside of the graph: one line in a file, which no other can tear."""
+    """Return an action outside the graph: one atomic write of a line to a file."""
 
     def act(thread: str, decision: Decision) -> None:
         end = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -41,7 +44,7 @@ def lines(path: Path) -> list[list[str]]:
 
 
 def asking_graph(saver: KeelSaver, act: Act, name: str = "pay") -> Any:
-    """A graph of one node, which asks and then acts."""
+    """Return a graph of one node, which asks and then acts."""
 
     def node(state: State, config: Any) -> State:
         decision = request_approval(name, {"amount": 100})
@@ -53,21 +56,24 @@ def asking_graph(saver: KeelSaver, act: Act, name: str = "pay") -> Any:
         act(config["configurable"]["thread_id"], decision)
         return {"said": decision.kind}
 
-    # LangGraph looks for `config` among the parameters by its type.
+    # LangGraph finds the parameter `config` by its type.
     node.__annotations__["config"] = anode.__annotations__["config"] = "RunnableConfig"
     both: RunnableLambda[Any, Any] = RunnableLambda(node, anode)
     return StateGraph(State).add_node(name, both).add_edge(START, name).compile(checkpointer=saver)
 
 
 def ask(graph: Any, threads: Sequence[str], **configurable: str) -> None:
-    """Ask in each thread, each at a moment of its own: what is asked in one millisecond comes in any order."""
+    """Ask in each thread, at distinct times.
+
+    Requests of the same millisecond have no order.
+    """
     for thread in threads:
         graph.invoke({"said": ""}, {"configurable": {**configurable, "thread_id": thread}})
         time.sleep(0.002)
 
 
 def rival(saver: KeelSaver, act: Act, who: int, threads: Sequence[str], gate: Any, told: Any, say: Any) -> None:
-    """Decide about each thread and go on with it, at the same moments as another one; say what came of it."""
+    """Decide on each thread and resume it, concurrently with a rival; report outcomes."""
     graph, ids = asking_graph(saver, act), {each.thread_id: each.id for each in saver.approvals.pending(limit=None)}
     for thread in threads:
         gate.wait(LONG)
@@ -78,14 +84,14 @@ def rival(saver: KeelSaver, act: Act, who: int, threads: Sequence[str], gate: An
         try:
             graph.invoke(command, {"configurable": {"thread_id": thread}})
         except ThreadTaken:
-            told.wait(LONG)  # who goes on waits in its node until this one was refused
+            told.wait(LONG)  # the run that resumed waits in its node until this one was refused
             say((thread, who, "taken"))
         else:
             say((thread, who, "ran"))
 
 
 def decide(saver: KeelSaver, name: str, who: int) -> str:
-    """One approves, the other one rejects: each says so, or that it came late."""
+    """Approve as the first rival, or reject as the second; return `late` if too late."""
     kind, method = (("approve", saver.approvals.approve), ("reject", saver.approvals.reject))[who]
     try:
         method(name, by=str(who))
@@ -100,7 +106,7 @@ def rival_process(place: Place, path: Path, who: int, threads: Sequence[str], ga
 
 
 def held(act: Act, told: Any) -> Act:
-    """Act, and wait until the other one was refused."""
+    """Return an action that then waits until the rival was refused."""
 
     def acting(thread: str, decision: Decision) -> None:
         act(thread, decision)
@@ -110,14 +116,14 @@ def held(act: Act, told: Any) -> Act:
 
 
 def work(place: Place, path: Path, gate: Any, face: str, timeout: float = 5.0) -> None:
-    """Be a worker until there was nothing to do for a while."""
+    """Run a worker until it has been idle for `timeout` seconds."""
     with place.open() as saver:
         gate.wait(LONG)
         working(saver, asking_graph(saver, written(path)), face, timeout)
 
 
 def working(saver: KeelSaver, graph: Any, face: str, timeout: float, poll: float = 0.1) -> list[Any]:
-    """Return all that a worker of a face has done, until there was nothing to do for a while."""
+    """Return all runs that a worker resumed until it was idle for `timeout` seconds."""
     if face == "sync":
         return list(saver.approvals.run_when_decided(graph, poll=poll, timeout=timeout))
 
@@ -129,7 +135,7 @@ def working(saver: KeelSaver, graph: Any, face: str, timeout: float, poll: float
 
 
 def approve_all(place: Place, delay: float) -> None:
-    """Be a reviewer in another process, who says yes to everything after a while."""
+    """Be a reviewer in another process who approves everything after a delay."""
     time.sleep(delay)
     with place.open() as saver:
         for request in saver.approvals.pending():
@@ -137,7 +143,7 @@ def approve_all(place: Place, delay: float) -> None:
 
 
 def die_in_the_act(place: Place, path: Path) -> None:
-    """Be a worker that dies when it has taken the decision, and has not acted."""
+    """Be a worker that dies after it has taken the decision and before it has acted."""
     with place.open() as saver:
         graph = asking_graph(saver, lambda thread, decision: os._exit(9))
         for _ in saver.approvals.run_when_decided(graph, poll=0.1):

@@ -1,1 +1,1 @@
-"""Helpers of the tests of single backends."""
+"""Helpers for the tests of single backends."""

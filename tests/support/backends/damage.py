@@ -1,4 +1,7 @@
-"""Stored values, one of them damaged at a time: how they are found in each backend, and what may become of one."""
+"""Stored values of each backend, one of which is damaged at a time.
+
+Finds the values, damages one, and reads the store in every way.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,18 @@ from support.places import Place
 
 
 class Refused(Exception):
-    """The database does not take this value: it can never stand there."""
+    """Raised if the database rejects this value, so that it can never be stored."""
 
 
 class Spot(NamedTuple):
-    """A place of a store.
+    """A place in a store.
 
     Attributes:
-        kind: Which column, kind of field, or kind of line.
-        where: Which one of that kind, in words.
-        value: What stands there.
-        write: Writes something else. Raises `Refused`.
-        has_checksum: Whether what stands there has one: else it is a name, a number or a time.
+        kind: The column, or the kind of field or line.
+        where: The position among those of the same kind, as text.
+        value: The stored value.
+        write: Writes another value. Raises `Refused`.
+        has_checksum: Whether the value has a checksum. Names, numbers and times have none.
     """
 
     kind: str
@@ -44,7 +47,7 @@ class Spot(NamedTuple):
 
 @contextmanager
 def spots_of(place: Place) -> Iterator[list[Spot]]:
-    """All that is stored: each value of each row, field, member of an index, or line of a log."""
+    """Yield each stored value: of rows, fields, members of indexes, and lines of logs."""
     with {"sqlite": _sqlite, "files": _files, "postgres": _postgres, "redis": _redis}[place.kind](place) as spots:
         yield sorted(spots, key=lambda spot: (spot.kind, spot.where))
 
@@ -73,7 +76,7 @@ class _SqliteColumn:
     rowid: int
 
     def write(self, new: Any) -> None:
-        """Write a value; text may be given as bytes that are none (`BadText`)."""
+        """Write a value; `BadText` is written as text that is not valid UTF-8."""
         what = "CAST(? AS TEXT)" if isinstance(new, BadText) else "?"
         change = f"UPDATE {self.table} SET {self.column} = {what} WHERE rowid = ? RETURNING rowid"
         try:
@@ -87,7 +90,7 @@ def _postgres(place: Place) -> Iterator[list[Spot]]:
     with psycopg.connect(place.url, autocommit=True) as connection:
         found = connection.execute(
             "SELECT table_name, column_name, data_type FROM information_schema.columns "
-            "WHERE table_schema = current_schema AND table_name <> 'keel_format'"  # that is refused as a whole
+            "WHERE table_schema = current_schema AND table_name <> 'keel_format'"  # checked as a whole
         ).fetchall()
         spots = []
         rows: dict[tuple[str, str], list[str]] = {}
@@ -106,7 +109,7 @@ class _PostgresColumn:
     table: str
     column: str
     row: list[str]
-    """Where the row is, which all its columns share: a change puts it elsewhere."""
+    """The row's `ctid`, shared by all its columns, since an update changes it."""
 
     def write(self, new: Any) -> None:
         """Write a value."""
@@ -127,7 +130,7 @@ def _redis(place: Place) -> Iterator[list[Spot]]:
             for field, value in client.hgetall(key).items():
                 kind, where = field.partition(b":")[0].decode(), f"{key!r}, {field!r}"
                 write = partial(lambda key, field, new: client.hset(key, field, new), key, field)
-                # Words, which are columns elsewhere, stand alone, or in a line before what has a checksum.
+                # Words (columns in other backends) are stored alone, or in a line before the part with a checksum.
                 has_checksum = kind in ("entry", "write") or (kind != "item" and b"\n" in value)
                 spots.append(Spot(kind, where, value, write, has_checksum))
                 spots.append(Spot(f"name of {kind}", where, field, _RedisField(client, key, field).write, False))
@@ -150,7 +153,7 @@ class _RedisField:
     field: bytes
 
     def write(self, new: bytes) -> None:
-        """Give a field another name."""
+        """Rename a field."""
         if new != self.field and self.client.hexists(self.key, new):
             raise Refused
         value = self.client.hget(self.key, self.field)
@@ -168,7 +171,7 @@ class _RedisMember:
     score: float
 
     def write(self, new: bytes) -> None:
-        """Put another member in the place of one."""
+        """Replace a member."""
         if new != self.member and self.client.zscore(self.key, new) is not None:
             raise Refused
         self.client.zrem(self.key, self.member)
@@ -178,7 +181,7 @@ class _RedisMember:
 
 @contextmanager
 def _files(place: Place) -> Iterator[list[Spot]]:
-    """A line of a log is one."""
+    """Yield each line of each log."""
     spots = []
     for path in sorted(Path(place.url.removeprefix("files:")).rglob("*.jsonl")):
         lines = path.read_bytes().splitlines(keepends=True)
@@ -190,22 +193,25 @@ def _files(place: Place) -> Iterator[list[Spot]]:
 
 
 def _write_file(path: Path, before: bytes, after: bytes, line: bytes) -> None:
-    """Write a line. Without one, nothing is damaged: it is not there; nor if the last one has no end: that is a put
-    which was interrupted."""
+    """Write a line.
+
+    Neither an empty line nor a last line without its end counts as damage: the line is absent, or its write was
+    interrupted. So those are written as other damage.
+    """
     line = line or b"?"
     path.write_bytes(before + line + (b"" if after or line.endswith(b"\n") else b"\n") + after)
 
 
-# -- how it is read ----------------------------------------------------------------------------------------------------
+# -- ways to read ------------------------------------------------------------------------------------------------------
 
 OF_ITEMS = ("items.key", "items.count", "keel_items.lo", "keel_items.count", "item", "name of item")
-"""Columns that nothing but values is made of."""
+"""Columns that are used only to read values."""
 TOLD = ("timeline", "verdict")
-"""What shows what it can and says of the rest that it is damaged, so that it may say something else than before."""
+"""Views that show the readable part and report the rest as damaged, so that their result may change."""
 
 
 def ways(saver: KeelSaver, threads: list[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """All ways to read a store, by name."""
+    """Yield each way to read a store, by name."""
     yield "threads", lambda: [each.thread_id for each in saver.threads()]
     yield "all requests", lambda: [form(each) for each in saver.approvals.pending(status=STATUSES, limit=None)]
     yield "audit", lambda: [form(each) for each in saver.approvals.audit(limit=1000)]
@@ -226,20 +232,22 @@ OF_A_THREAD: dict[str, Callable[[KeelSaver, str], Any]] = {
 }
 
 
-# -- what may become of bytes -----------------------------------------------------------------------------------------
+# -- ways to damage ----------------------------------------------------------------------------------------------------
 
 
 class BadText(bytes):
-    """Text of SQLite that need be none: its bytes."""
+    """The bytes of a text of SQLite, which need not be valid UTF-8."""
 
 
 def damage_one(spots: list[Spot], random: Random, *, has_checksum: bool) -> tuple[Spot, Any]:
-    """Damage a spot, and return it and what stands there now; each kind as often as any other, however many there are.
+    """Damage a spot; return it and its new value.
+
+    Each kind of spot is equally likely, however many there are of it.
 
     Args:
-        spots: All.
-        random: Chooses.
-        has_checksum: Which ones, if there are any such.
+        spots: All spots.
+        random: Chooses the spot and the damage.
+        has_checksum: Which spots to damage, if there are any of these.
     """
     groups: dict[str, list[Spot]] = {}
     for spot in [each for each in spots if each.has_checksum == has_checksum] or spots:
@@ -253,7 +261,7 @@ def damage_one(spots: list[Spot], random: Random, *, has_checksum: bool) -> tupl
 
 
 def damaged(spot: Spot, others: list[Spot], random: Random) -> Any:
-    """What may stand in the place of what stands there: of another type, too, which a database may refuse."""
+    """Return a damaged value, perhaps of another type, which a database may refuse."""
     if isinstance(spot.value, bytes):
         return damaged_bytes(spot.value, others, random)
     possible = [*_like(spot.value, random), None, b"\xff\x00", 1.5, str(spot.value)]
@@ -263,7 +271,7 @@ def damaged(spot: Spot, others: list[Spot], random: Random) -> Any:
 
 
 def _like(value: Any, random: Random) -> list[Any]:
-    """What a value of the same type may become."""
+    """Return possible damaged values of the same type."""
     if isinstance(value, bool | None):
         return [0, "x"]
     if isinstance(value, int):
@@ -277,9 +285,10 @@ def _like(value: Any, random: Random) -> list[Any]:
 
 
 def damaged_bytes(value: bytes, others: list[Spot], random: Random) -> bytes:
-    """The value with a bit turned, cut, longer, empty, or with a stretch of another value in it.
+    """Return the value with damage.
 
-    Not another whole value: nothing says of a value where it belongs.
+    A bit is flipped, or the value is cut, extended, emptied, or partly overwritten by another one. It never becomes
+    another whole value, since no value records its own place.
     """
     at, other = random.randrange(len(value) + 1), b""
     while not other:

@@ -1,4 +1,4 @@
-"""A store on files in a Git repository whose branches are changed by hand."""
+"""A file store in a Git repository whose branches tests change by hand."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ def turn(saver: KeelSaver, thread: str, text: str) -> None:
 
 
 def said(saver: KeelSaver, thread: str) -> list[str]:
-    """What people said, as the latest checkpoint has it."""
+    """Return the texts of the human messages in the latest checkpoint."""
     found = saver.get_tuple({"configurable": {"thread_id": thread}})
     messages = found.checkpoint["channel_values"]["messages"] if found else []
     return [message.content for message in messages if message.type == "human"]
 
 
 def everything(saver: KeelSaver) -> dict[str, list[Any]]:
-    """All checkpoints and their writes, read to the end."""
+    """Return all checkpoints of each thread, with their writes."""
     threads = [info.thread_id for info in saver.threads()]
     return {thread: list(saver.list({"configurable": {"thread_id": thread}})) for thread in threads}
 
 
 def branch(repository: Repository, store: Path, name: str, thread: str, *texts: str) -> dict[str, list[Any]]:
-    """Take turns on a branch of its own, commit it, and go back; return what it held then."""
+    """Commit turns on a new branch; return its checkpoints. Ends on main."""
     repository("checkout", "--quiet", "-b", name)
     with opened(store) as saver:
         for text in texts:
@@ -70,6 +70,6 @@ def branch(repository: Repository, store: Path, name: str, thread: str, *texts: 
 
 
 def held(states: dict[str, Any], thread: str, shared: int) -> list[Side]:
-    """What ours and theirs have put since they parted."""
+    """Return the checkpoints that ours and theirs have stored since they diverged."""
     found = [states[side][thread] for side in ("ours", "theirs")]
     return [Side(len(each) - shared, each[0].checkpoint["ts"]) for each in found]

@@ -1,4 +1,4 @@
-"""Cells of a store on files."""
+"""Cells of a file store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cell(token: str, value: Any = "result", **more: Any) -> Cell:
 
 
 class Verbs:
-    """The verbs of a store on a directory."""
+    """The methods of a store in a directory."""
 
     def __init__(self, saver: FileSaver) -> None:
         self.face = SyncFace(lambda: saver)

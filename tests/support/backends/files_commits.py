@@ -19,7 +19,7 @@ def repository(tmp_path: Path) -> Repository:
 
 @pytest.fixture
 def root(repository: Repository) -> Path:
-    """The root of a store, in the middle of a repository, with a character that globs mean something by."""
+    """A store's root in a subfolder of a repository; its path has glob characters."""
     return made_root(repository.path / "data [1]" / "store")
 
 
@@ -32,7 +32,7 @@ def put(
     ns: str = "",
     **more: Any,
 ) -> None:
-    """Store a line as a saver would, and say so. Without values, the run is over."""
+    """Store a line and report it, as a saver would. Without values, the run has ended."""
     address, metadata = Address(thread, ns), {"source": "loop", "step": step, **more}
     if left := commits.left_before_put(address, metadata):
         commits.commit(thread, left)

@@ -1,7 +1,8 @@
-"""Stores of formats that are not there yet: migrations for tests, on each backend that has formats.
+"""Migrations to store formats that do not exist yet.
 
-`TWO` lead from format 1 to 3 and count what they do, so that a second time would show; what they leave can be used by
-the Keel of today. `ONE` lead to format 2, and change what the Keel of today reads, as a real one would.
+Each backend with formats has them. `TWO` lead from format 1 to 3 and count their changes, so that a repeated migration
+would be detected. Today's Keel can use the migrated store. `ONE` leads to format 2 and changes data that today's Keel
+reads, as a real migration would.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ ONE: dict[str, dict[int, Migration[Any]]] = {
 
 
 def open_with(place: Place, registry: dict[str, dict[int, Migration[Any]]], **options: Any) -> KeelSaver:
-    """Open a store with a Keel that has these migrations."""
+    """Open a store with a version of Keel that has these migrations."""
     kind = place.kind
     cls = type("Later", (SAVERS[kind],), {"_registry": registry[kind]})
     at = place.url.removeprefix({"sqlite": "sqlite:///", "files": "files:"}.get(kind, ""))
@@ -86,7 +87,7 @@ def open_with(place: Place, registry: dict[str, dict[int, Migration[Any]]], **op
 
 
 def count_changes(place: Place) -> Iterator[int]:
-    """How often each thread was changed, by what the store itself says."""
+    """Return how often each thread was changed, as counted in the store."""
     at = place.url.removeprefix("sqlite:///").removeprefix("files:")
     if place.kind == "sqlite":
         import sqlite3

@@ -1,4 +1,4 @@
-"""Puts to a PostgreSQL store, and its rows."""
+"""Writes to a PostgreSQL store, and its rows."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def run(url: str, statement: str) -> None:
 
 
 def with_options(url: str, *options: str) -> str:
-    """A URL from `postgres_url`, whose options are its end, with more of them."""
+    """Add options to a URL from `postgres_url`, which ends with its options."""
     return url + "".join(quote(f" {option}", safe="") for option in options)

@@ -1,4 +1,4 @@
-"""Fixtures and steps of the tests of RedisSaver; they are imported."""
+"""Fixtures and steps of the tests of `RedisSaver`, which import them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Open = Callable[..., RedisSaver]
 
 @pytest.fixture
 def opened(redis_url: str, redis_prefix: str) -> Iterator[Open]:
-    """Opens savers on a store of the test's own."""
+    """Opens savers on the test's own store."""
     savers: list[RedisSaver] = []
 
     def opening(**options: Any) -> RedisSaver:
-        # Named, so that the server tells its connections from those that other tests have left.
+        # The name separates their connections from those of other tests.
         url = f"{redis_url}{'&' if '?' in redis_url else '?'}client_name={redis_prefix}"
         savers.append(RedisSaver(url, **{"prefix": redis_prefix, "durability": "any", **options}))
         return savers[-1]
@@ -32,13 +32,13 @@ def opened(redis_url: str, redis_prefix: str) -> Iterator[Open]:
 
 
 def connections(behind: Any, redis_prefix: str) -> int:
-    """How many connections the savers of a test have."""
+    """Return the number of connections of the test's savers."""
     return sum(each["name"] == redis_prefix for each in behind.client_list())
 
 
 @pytest.fixture
 def behind(redis_url: str) -> Iterator[Any]:
-    """A client behind the saver's back."""
+    """A client that bypasses the saver."""
     with Redis.from_url(redis_url) as client:
         yield client
 

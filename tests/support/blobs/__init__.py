@@ -1,1 +1,1 @@
-"""Helpers of the tests of values in objects."""
+"""Helpers for the tests of values in objects."""

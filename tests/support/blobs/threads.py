@@ -1,4 +1,4 @@
-"""Threads with images, and what of them is in objects and in rows."""
+"""Threads with images, and their stored parts in objects and in rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from langgraph_keel.keys.store import SealedStore
 from langgraph_keel.testing.rig import Author, Face, SyncFace, at
 
 IMAGE = 150_000
-"""Bytes of an image: over the limit, and small enough for many tests."""
+"""Size of an image in bytes: over the limit, and small enough for many tests."""
 
 
 def image(number: int, size: int = IMAGE) -> HumanMessage:
-    """A message with an image, as chat models take it. No compression makes it small."""
+    """Return a message with an image, as chat models accept it. It does not compress."""
     data = base64.b64encode(random.Random(number).randbytes(size)).decode()
     url = {"url": f"data:image/png;base64,{data}"}
     return HumanMessage([{"type": "image_url", "image_url": url}], id=f"image {number}")
@@ -32,7 +32,7 @@ def image(number: int, size: int = IMAGE) -> HumanMessage:
 def put_images(
     face: Face | KeelSaver, images: int, thread: str = "t", *, size: int = IMAGE, writes: bool = True
 ) -> list[HumanMessage]:
-    """Put one checkpoint for each image that comes to the messages, and the writes of the task that has brought it."""
+    """Store one checkpoint per added image, and the writes of the task that added it."""
     through = face if isinstance(face, Face) else SyncFace(lambda saver=face: saver)  # type: ignore[misc]
     author = Author(through, at(thread), (f"{number:08}" for number in count(1)))
     messages: list[HumanMessage] = []
@@ -45,24 +45,24 @@ def put_images(
 
 
 def messages_of(saver: KeelSaver, thread: str = "t", checkpoint_id: str | None = None) -> Any:
-    """The messages of a checkpoint, or of the latest."""
+    """Return the messages of a checkpoint, by default the latest."""
     found = saver.get_tuple(at(thread, "", checkpoint_id))
     return found and found.checkpoint["channel_values"].get("messages")
 
 
 def objects_in(directory: Path) -> list[str]:
-    """The names of all files below a directory."""
+    """Return the names of all files below a directory."""
     return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
 
 
 def lose_objects(directory: Path) -> None:
-    """Delete all files below a directory, which stays, as do the folders of stores."""
+    """Delete all files below a directory, and keep the folders."""
     for name in objects_in(directory):
         (directory / name).unlink()
 
 
 def backend_of(saver: KeelSaver) -> Any:
-    """The store of the backend, below all that stands around it."""
+    """Return the backend's store, below all layers around it."""
     store = saver.engine.session.store
     while isinstance(store, BlobStore | SealedStore):
         store = store.inner
@@ -70,7 +70,7 @@ def backend_of(saver: KeelSaver) -> Any:
 
 
 def bodies_of(saver: KeelSaver, thread: str = "t") -> Iterator[bytes]:
-    """All headers, rows and writes of a thread, as the backend has them."""
+    """Yield all headers, rows and writes of a thread, as the backend stores them."""
     store, engine = backend_of(saver), saver.engine
     entries: list[Entry] = [*engine.run(store.scan(Query(thread, limit=10_000)))]
     for found in engine.run(store.read_values(entries)):
@@ -80,5 +80,5 @@ def bodies_of(saver: KeelSaver, thread: str = "t") -> Iterator[bytes]:
 
 
 def moved_bodies(saver: KeelSaver, thread: str = "t") -> set[bytes]:
-    """Those of them that say which object holds what stood there."""
+    """Return the bodies that name the object to which their value was moved."""
     return {body for body in bodies_of(saver, thread) if body.startswith(BLOB)}

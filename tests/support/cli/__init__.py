@@ -1,1 +1,1 @@
-"""Helpers of the tests of the command line."""
+"""Helpers for the tests of the command line."""

@@ -1,4 +1,4 @@
-"""The commands of `keel`, and what their functions say of themselves: the reference of the command line."""
+"""The reference of the command line: the commands of `keel` and their docstrings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Parameter(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command: what its function says of itself."""
+    """A command and its documentation."""
 
     name: str
     help: str
@@ -77,13 +77,13 @@ def parameters_of(function: Callable[..., Any]) -> Iterator[Parameter]:
 
 
 def names_of(info: Any, name: str) -> tuple[str, ...]:
-    # In an annotation, typer takes what stands in the place of the default for the first name.
+    # In an annotation, typer takes the argument in the place of the default for the first name.
     first = () if info.default in (None, ...) else (str(info.default),)
     return (*first, *(info.param_decls or ())) or (f"--{name.replace('_', '-')}",)
 
 
 def annotated(hint: Any) -> tuple[Any, OptionInfo | ArgumentInfo]:
-    """Return the type of a parameter, and what is declared of it."""
+    """Return the type of a parameter, and its declaration for typer."""
     assert get_origin(hint) is Annotated, hint
     kind, info = get_args(hint)[:2]
     return kind, info
@@ -99,7 +99,7 @@ def placeholder(kind: Any) -> str:
 
 def note(default: Any, info: Any) -> str:
     said = "" if default in (None, False, "") else f" Default: `{default}`"
-    said += f", or what `{info.envvar}` says" if said and info.envvar else ""
+    said += f", or the value of `{info.envvar}`" if said and info.envvar else ""
     return f"{said}." if said else ""
 
 
@@ -107,7 +107,7 @@ COMMANDS = {command.name: command for command in commands()}
 
 
 def reference() -> str:
-    """Return the reference of all commands: each as its own function says it."""
+    """Return the reference of all commands."""
     often = Counter(each for command in COMMANDS.values() for each in command.parameters if each.is_option)
     shared = [each for each, times in often.items() if times > len(COMMANDS) / 2]
     parts = ["### The options that most commands have", "\n".join(each.line() for each in shared)]

@@ -1,4 +1,4 @@
-"""Threads that ask, for the tests of the command line of approvals; and what these look at."""
+"""Threads that ask, for the tests of the approval commands; and their inspection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Trip(TypedDict):
 
 
 def graph(saver: Any, price: int = 1200, expires_in: float = 3600) -> Any:
-    """A graph that asks whether to book at a price."""
+    """Return a graph that asks whether to book at a price."""
 
     def book(state: Trip) -> dict[str, Any]:
         said = request_approval(
@@ -47,7 +47,10 @@ def config(thread: str, owner: str = "ada") -> Any:
 
 
 def asked(where: str) -> str:
-    """Have threads ask: `trip` once more, as the price has changed, and one of an evil name."""
+    """Run threads that ask.
+
+    `trip` asks twice, as the price has changed. One thread has a hostile name.
+    """
     start: Any = {"told": None}
     with open_saver(where) as saver:
         graph(saver).invoke(start, config("trip"))

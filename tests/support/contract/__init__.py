@@ -1,1 +1,1 @@
-"""Helpers of the tests of what every backend must do."""
+"""Helpers for the tests of the contract of every backend."""

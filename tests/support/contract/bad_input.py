@@ -1,4 +1,4 @@
-"""Savers that are given what cannot be stored."""
+"""Savers that receive values that cannot be stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     with MemorySaver() if request.param == "memory" else SqliteSaver(tmp_path / "keel.db") as saver:
         put(saver, "before", "there before")
         yield saver
-        # Whatever went wrong: what was there is there, and the saver works on.
+        # After any error, the earlier values are unchanged, and the saver still works.
         assert value_of(saver, "before") == "there before"
         put(saver, "before", "still works", "00000002")
         assert value_of(saver, "before") == "still works"

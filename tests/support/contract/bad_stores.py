@@ -1,4 +1,4 @@
-"""A closed SQLite store to be damaged, and locks on it."""
+"""A closed SQLite store that tests damage, and locks on it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(path: Path) -> Path:
-    """A closed store with a thread of five checkpoints."""
+    """Create and close a store with a thread of five checkpoints."""
     with SqliteSaver(path) as saver:
         for number in range(1, 6):
             put(saver, number)
@@ -50,7 +50,7 @@ class SqliteLock:
 
 
 class FileLock:
-    """Another process of Keel that holds its turn for too long."""
+    """Another process of Keel that holds the write lock for too long."""
 
     def __init__(self, path: Path) -> None:
         self.file = open(f"{path}.lock")  # noqa: SIM115

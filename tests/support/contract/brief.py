@@ -1,8 +1,8 @@
-"""The contract for a store that is another store of the contract, with a layer before it or by another client.
+"""The contract for stores that wrap another store of the contract, or its client.
 
-All four ways of calling it (two faces, each with a saver that remembers and with a new one for every call) are for the
-stores that keep the data. Upon them 17 more stores stand: that made 25,000 of 45,000 tests, most of which could fail
-only together with one that is run anyway.
+The stores that keep the data run it in all four ways: two faces, each with a saver that remembers and with a new saver
+for every call. There are 17 more stores on top of them. In all four ways, these made 25,000 of 45,000 tests, most of
+which could fail only together with another test.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from langgraph_keel.testing import FACES, Rig, SaverContract, StoreUnderTest
 
 
 class BriefContract(SaverContract):
-    """The whole contract by both faces: by one with a saver that remembers, by the other with new ones."""
+    """The whole contract by both faces.
+
+    One face has a saver that remembers, the other has new ones.
+    """
 
     @pytest.fixture(params=["sync-warm", "async-cold"])
     def rig(self, backend: StoreUnderTest, request: pytest.FixtureRequest) -> Iterator[Rig]:

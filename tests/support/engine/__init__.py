@@ -1,1 +1,1 @@
-"""Helpers of the tests of the engine and its serializer."""
+"""Helpers for the tests of the engine and its serializer."""

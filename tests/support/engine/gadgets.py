@@ -1,8 +1,9 @@
-"""Tries every class that LangChain, LangGraph and providers import as a gadget; `python -m support.engine.gadgets`.
+"""Try every class that LangChain, LangGraph and providers import as a gadget.
 
-A stored record names the class with too few fields, too many, or all of them, in each form that there is. Whatever it
-says, no code of a class may run, and what comes back is a named error or an object with exactly what was stored. Every
-call of Python code is heard by a profiler. The process ends without finalizers: those of bare objects may fail.
+Run it with `python -m support.engine.gadgets`. A stored record names each class with too few fields, too many, or all
+of them, in every form of record. No code of a class may run. The result must be a named error, or an object with
+exactly the stored attributes. A profiler observes every call of Python code. The process exits without running
+finalizers, since those of bare objects may fail.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ALL = ["one", "two"]
 
 
 def import_all() -> None:
-    """All modules of the packages; what they import comes along. Some want packages that are not here."""
+    """Import all modules of the packages, except those whose dependencies are missing."""
     for package in map(importlib.import_module, PACKAGES):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.", onerror=lambda name: None):
             with contextlib.suppress(Exception):
@@ -41,7 +42,7 @@ def import_all() -> None:
 
 
 def all_classes() -> dict[tuple[str, str], type]:
-    """Every class that a stored name could lead to, under its own name."""
+    """Return every class that a stored name could refer to, by its name."""
     found: dict[tuple[str, str], type] = {}
 
     def look(holder: Any, module: str, within: str) -> None:
@@ -57,14 +58,18 @@ def all_classes() -> dict[tuple[str, str], type]:
 
 
 def classes_to_try() -> dict[tuple[str, str], type]:
-    """All of the packages, Python's own, and in CI one in 16 of the others: half of these two clients generate."""
+    """Return the classes to try.
+
+    In CI, only one in 16 of the classes outside `PACKAGES` and `builtins`. The clients of OpenAI and Anthropic generate
+    half of those.
+    """
     found = all_classes()
     others = [name for name in sorted(found) if name[0].partition(".")[0] not in (*PACKAGES, "builtins")]
     left_out = set(others) - set(others[:: sized(16, 16, 1)])
     return {name: cls for name, cls in found.items() if name not in left_out}
 
 
-# --- What stored bytes may say of a class, and what an object of it holds ---
+# --- What stored bytes may contain about a class, and the attributes of its objects ---
 
 
 def pack(kind: Record, *parts: Any) -> bytes:
@@ -72,7 +77,7 @@ def pack(kind: Record, *parts: Any) -> bytes:
 
 
 def forge(name: tuple[str, str], cls: Any, shape: Shape) -> Iterator[tuple[bytes, Any]]:
-    """Records that name the class, each with the fields that an object of it may come back with, if any."""
+    """Yield records that name the class, each with the expected fields, or `None`."""
     fields = dict.fromkeys(sorted(shape.fields), "stored")
     few = dict([*fields.items()][1:])
     for given in (few, {**fields, "keel_unknown": 1}, fields, {}):
@@ -110,7 +115,7 @@ def forge(name: tuple[str, str], cls: Any, shape: Shape) -> Iterator[tuple[bytes
 
 
 def state_of(made: Any, shape: Shape) -> dict[str, Any]:
-    """The attributes of an object, past its class."""
+    """Return the attributes of an object without running code of its class."""
     if isinstance(made, enum.Enum):
         return {}
     if issubclass(type(made), tuple) and shape.fields:
@@ -119,14 +124,14 @@ def state_of(made: Any, shape: Shape) -> dict[str, Any]:
     for name, slot in shape.slots.items():
         with contextlib.suppress(AttributeError):
             state[name] = slot.__get__(made)
-    # What an exception written in C has where nothing is set.
+    # Values of unset attributes of exceptions that are written in C.
     unset = (None, 0) if isinstance(made, BaseException) else (None,)
     return {name: part for name, part in state.items() if name in shape.fields or part not in unset}
 
 
-# --- Who runs meanwhile ---
+# --- Which code runs during the load ---
 
-# What looks at a class, or finds one: of Python, and how pydantic answers for the fields of a model.
+# Code of Python that inspects or finds classes, and pydantic's lookup of a model's fields.
 INFRASTRUCTURE = {
     *("dataclasses.py", "inspect.py", "weakref.py", "_weakrefset.py", "enum.py", "abc.py", "typing.py"),
     *("pydantic/main.py:model_fields", "pydantic/_internal/_utils.py:__get__"),

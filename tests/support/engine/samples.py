@@ -1,4 +1,4 @@
-"""A value of every kind that can be stored, and the proof that each comes back as it was put."""
+"""A value of every storable kind, and a check that each is restored unchanged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def there_and_back(value: Any, serde: KeelSerializer = KEEL) -> Any:
 
 
 def assert_same(back: Any, put: Any, path: str = "value") -> None:
-    """Fail unless `back` is what `put` is: type for type, part by part, in order."""
+    """Fail unless `back` equals `put`: type for type, part by part, in order."""
     assert type(back) is type(put), path
     if isinstance(put, dict):
         assert len(back) == len(put), path
@@ -94,7 +94,7 @@ def assert_same(back: Any, put: Any, path: str = "value") -> None:
 
 
 def typed(value: Any) -> str:
-    """Say what a hashable value is, in the same words whatever the order of the sets in it."""
+    """Describe a hashable value, independently of the order of the sets in it."""
     if isinstance(value, frozenset):
         parts = sorted(map(typed, value))
     elif isinstance(value, tuple):

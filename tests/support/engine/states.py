@@ -1,4 +1,7 @@
-"""Random states and random edits of them, for the property test of the encoding; and equality type for type."""
+"""Random states and edits of them, for the property test of the encoding.
+
+Also equality that compares types.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 State = dict[str, Any]
 Edit = tuple[str, str, int, Any]
-"""A channel, what to do to it, a position, and a value to do it with."""
+"""A channel, an operation, a position, and a value for the operation."""
 
 
 class Mood(Enum):
@@ -28,11 +31,11 @@ class Note:
     parts: list[Any] = field(default_factory=list)
 
 
-# -- what is equal -----------------------------------------------------------------------------------------------------
+# -- equality ----------------------------------------------------------------------------------------------------------
 
 
 def form(value: Any) -> Any:
-    """Return plain tuples that differ whenever two values differ in anything a program could see."""
+    """Return plain tuples that differ if a program could tell the two values apart."""
     kind = type(value)
     if kind is float:
         return "float", value.hex(), math.copysign(1.0, value)
@@ -119,7 +122,7 @@ CHANNELS = st.fixed_dictionaries(
 
 
 def _grow(target: list[Any], at: int, new: Any) -> None:
-    # Past the 32 items that make a packed row, and equal elements among them.
+    # More than the 32 items of a packed row, with equal elements among them.
     target.extend(_varied(new, number) for number in range(8 + at % 40))
 
 
@@ -193,7 +196,7 @@ LIST_EDITS: dict[str, Callable[[list[Any], int, Any], None]] = {
 
 
 def _retyped(value: Any, at: int) -> Any:
-    """Return what is equal to `value` for `==` and yet not the same, if there is such a thing."""
+    """Return a value of another type that equals `value`, if there is one, else `at`."""
     if type(value) is bool or (type(value) is float and value.is_integer()):
         return int(value)
     if type(value) is int and abs(value) < 1 << 50:
@@ -202,7 +205,7 @@ def _retyped(value: Any, at: int) -> Any:
 
 
 def _touch(value: Any, at: int, new: Any) -> None:
-    """Change something inside `value`, as small as it gets: a type, an order, a key, an element."""
+    """Make the smallest change inside `value`: a type, an order, a key or an element."""
     if isinstance(value, BaseMessage):
         _touch_message(value, at)
     elif type(value) is dict and value:
@@ -320,7 +323,7 @@ EDITS: st.SearchStrategy[list[Edit]] = st.one_of(
     st.lists(DICT_STEPS, min_size=1, max_size=6),
     st.lists(LIST_STEPS | DICT_STEPS | OTHER_STEPS, min_size=1, max_size=6),
 )
-# One change alone must be seen too, however small it is.
+# A single change must be detected too, however small it is.
 LONE_EDITS: st.SearchStrategy[list[Edit]] = st.one_of(LIST_STEPS, DICT_STEPS, OTHER_STEPS).map(lambda edit: [edit])
 RETYPES: st.SearchStrategy[list[Edit]] = st.one_of(
     *(_edits(name, ["retype"], st.none()) for name in ("scalars", "tree", "odd", "number", "misc")),
@@ -329,7 +332,7 @@ RETYPES: st.SearchStrategy[list[Edit]] = st.one_of(
 
 
 def apply(state: State, edit: Edit) -> None:
-    """Carry out one edit on the live objects of a state."""
+    """Apply one edit to the live objects of a state."""
     channel, verb, at, new = edit
     value = state.get(channel)
     if verb == "set":

@@ -1,1 +1,1 @@
-"""Helpers of the tests of timelines and diffs."""
+"""Helpers for the tests of timelines and diffs."""

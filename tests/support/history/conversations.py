@@ -1,4 +1,4 @@
-"""A conversation with a tool, whose timeline is looked at."""
+"""A conversation with a tool, for the tests of its timeline."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def builder() -> StateGraph[State]:
 
 
 def talk(saver: KeelSaver, turns: int = 2) -> Any:
-    """Fill the thread: the question of the last turn is not answered. Five moments a turn, but four in the last."""
+    """Fill the thread with turns of five moments; the last, unanswered one has four."""
     graph = builder().compile(checkpointer=saver)
     for turn in range(turns):
         graph.invoke({"messages": [HumanMessage("hi", id=f"hi-{turn}")]}, CONFIG, durability="sync")

@@ -1,4 +1,7 @@
-"""Moments as timelines hold them: a chat with tools, rewound, with branches and a subgraph; hostile texts."""
+"""Moments as timelines contain them.
+
+A chat with tools, rewound, with branches and a subgraph; hostile texts.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ HOSTILE = "<script>alert('1')</script>\x1b[31m\u202e[red]</td>&amp;"
 
 
 def id_at(number: int) -> str:
-    """As LangGraph's: they begin alike and differ at the end."""
+    """Return an id like LangGraph's: ids share their beginning and differ at the end."""
     return f"1f1e6316-72e9-6127-8001-{number * 0x9E3779B1 % (1 << 48):012x}"
 
 
 class Thread:
-    """A thread that grows; every checkpoint continues the head unless something else is said."""
+    """A growing thread; every checkpoint continues the head, or `after` if given."""
 
     def __init__(self, name: str = "support-42") -> None:
         self.name = name
@@ -42,7 +45,7 @@ class Thread:
         is_branch: bool = False,
         **said: Any,
     ) -> Moment:
-        """Put one more; a branch does not become the head."""
+        """Add a moment; a branch does not become the head."""
         parent = after or self.heads.get(ns)
         place = len(self.moments)
         metadata = said.pop("metadata", {}) | {"parents": self.parents(ns, caller)}
@@ -63,14 +66,14 @@ class Thread:
         return made
 
     def parents(self, ns: str, caller: Moment | None) -> dict[str, str]:
-        """What LangGraph says of the graphs around a subgraph."""
+        """Return LangGraph's `parents` metadata, which names the graphs around a subgraph."""
         outer = (
             (caller.metadata["parents"] if caller.namespace else {}) | {caller.namespace: caller.id} if caller else {}
         )
         return outer if ns else {}
 
     def finished(self) -> list[Moment]:
-        """The moments, oldest first, with what only the whole thread tells."""
+        """Return the moments, oldest first, with fields that depend on the whole thread."""
         heads = {moment.address for moment in self.heads.values()}
         continued = {(moment.namespace, moment.parent) for moment in self.moments}
         return [
@@ -80,7 +83,7 @@ class Thread:
 
 
 def chain(length: int, **said: Any) -> list[Moment]:
-    """A thread without branches."""
+    """Return a thread without branches."""
     thread = Thread()
     for number in range(length):
         thread.add(*["agent"][: number > 0], **said)
@@ -92,7 +95,10 @@ def messages(*new: Any) -> tuple[Change, ...]:
 
 
 def chat() -> Thread:
-    """A person asks, an agent looks things up with two tools, one of which the ledger answers."""
+    """Return a chat.
+
+    An agent looks things up with two tools; the ledger answers one of the calls.
+    """
     thread = Thread()
     ask = HumanMessage("Please move the customers table to the new schema.", id="h1")
     call = {"name": "read_schema", "args": {"table": "customers"}, "id": "c1"}
@@ -118,7 +124,10 @@ def model(read: int, written: int, name: str = "gpt-5.1") -> dict[str, Any]:
 
 
 def story() -> list[Moment]:
-    """Everything that a timeline shows: a migration that failed, was rewound, branched, and waits for an answer."""
+    """Return a thread with everything that a timeline shows.
+
+    A migration that failed, was rewound, branched, and waits for an answer.
+    """
     thread = chat()
     before = thread.moments[-1]
     asks = Interrupt(value={"question": "Migrate 12,482 rows?", "rows": 12482}, id="i1")
@@ -148,7 +157,7 @@ def story() -> list[Moment]:
 
 
 def hostile() -> list[Moment]:
-    """A thread in which every text that people or models can choose is meant to break out."""
+    """Return a thread in which all texts of people and models attempt an injection."""
     thread = Thread(HOSTILE)
     thread.add(source=HOSTILE, labels=(HOSTILE, ""))
     ns = f"{HOSTILE}:1234"
@@ -171,7 +180,7 @@ def hostile() -> list[Moment]:
 
 
 def wide(branches: int) -> list[Moment]:
-    """One moment that everything else continues."""
+    """Return one moment with many children."""
     thread = Thread()
     first = thread.add()
     for _ in range(branches):
@@ -180,7 +189,10 @@ def wide(branches: int) -> list[Moment]:
 
 
 def shuffled(parents: Sequence[int | None]) -> list[Moment]:
-    """Moments whose parents are the given places; those that are not older are not shown."""
+    """Return moments with the given places as parents.
+
+    A parent that is not older is omitted.
+    """
     thread = Thread()
     for parent in parents:
         thread.add("agent", is_branch=True, parent=None if parent is None else id_at(parent), step=1)
@@ -188,7 +200,7 @@ def shuffled(parents: Sequence[int | None]) -> list[Moment]:
 
 
 def long(length: int) -> list[Moment]:
-    """A long thread in which each fourth step calls a model, and which was rewound once."""
+    """Return a long thread that calls a model in each fourth step, rewound once."""
     thread = Thread()
     for number in range(length * 3 // 4):
         thread.add("agent", state_bytes=1000 + 31 * number, **(model(100 + number, 20) if number % 4 == 0 else {}))
@@ -199,18 +211,18 @@ def long(length: int) -> list[Moment]:
 
 
 def branches() -> tuple[list[Moment], list[Moment]]:
-    """The two ways of `story`: that to the failure with the subgraph that it called, and that to the head."""
+    """Return the branches of `story`: to the failure and its subgraph, and to the end."""
     moments = story()
     return moments[:11], [*moments[:5], *(moments[place] for place in (11, 13, 14))]
 
 
 def bushy(length: int) -> list[Moment]:
-    """A thread in which each moment is continued twice."""
+    """Return a thread in which each moment has two children."""
     return shuffled([(at - 1) // 2 if at else None for at in range(length)])
 
 
 def calls(function: Callable[[], object]) -> int:
-    """How many functions are called, Python's and C's."""
+    """Count the functions that are called, Python's and C's."""
     count = 0
 
     def counted(_frame: object, event: str, _arg: object) -> None:

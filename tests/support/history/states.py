@@ -1,4 +1,4 @@
-"""Two states, stored, to be compared."""
+"""Two stored states to compare."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.checkpoints import checkpoint_of, config_for
 
 
 def stored(saver: KeelSaver, versions: Sequence[dict[str, Any]], thread: str = "t") -> list[Any]:
-    """Put versions of a state one after the other; return their configs."""
+    """Store versions of a state one after the other; return their configs."""
     configs = []
     config: Any = config_for(thread)
     for number, values in enumerate(versions):

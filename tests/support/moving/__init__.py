@@ -1,1 +1,1 @@
-"""Helpers of the tests of copying and importing."""
+"""Helpers for the tests of copying and importing."""

@@ -1,4 +1,4 @@
-"""A small history with every kind of record that a store has, and all there is to see of two stores, compared."""
+"""A small history with every kind of record, and a comparison of two stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ PACKER = KeelSerializer()
 
 
 def write_history(backend: Any, count: int = 12, **options: Any) -> None:
-    """Put threads with branches, a loser, ghosts, subgraphs, writes and orphans of them, labels, cells and policies."""
+    """Write threads with every kind of record.
+
+    Branches, a loser, ghosts, subgraphs, writes and orphaned writes, labels, cells and policies.
+    """
     rig = Rig(backend, FACES["sync"])
     saver = backend.open(**options)
     face = rig.on(saver)
@@ -58,7 +61,7 @@ def write_history(backend: Any, count: int = 12, **options: Any) -> None:
 
 
 def told(saver: KeelSaver) -> Any:
-    """Return everything a store tells; where equal ids stand in several threads, in one order."""
+    """Return everything that a store returns, equal ids in a fixed order."""
     names = sorted(info.thread_id for info in saver.threads())
     strays = saver.engine.run(saver.engine.session.store.list_writes("stray", None, 99))
     return exact(

@@ -1,6 +1,6 @@
-"""Edited stores of files, PostgreSQL and Redis; `support.moving.hostile_stores` has those of SQLite.
+"""Tampered stores of files, PostgreSQL and Redis.
 
-An edit knows everything that is no secret: it gives each changed line its checksum.
+`support.moving.hostile_stores` has those of SQLite. An edit needs no secret: each changed line gets a valid checksum.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Edit = Callable[[Place], object]
 
 
 def _bomb() -> bytes:
-    """A row of 400 MB that takes 30 KB."""
+    """Return a row of 30 KB that decompresses to 400 MB."""
     return frame(b"\x91\xc6" + (400 << 20).to_bytes(4, "big") + bytes(400 << 20))
 
 
@@ -57,12 +57,12 @@ def _lines(change: Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]], plac
 
 
 def _with(kind: str, **fields: Any) -> Edit:
-    """Give all records of a kind other fields."""
+    """Return an edit that changes fields of all records of a kind."""
     return partial(_lines, lambda record: [{**record, **(fields if record["k"] == kind else {})}])
 
 
 def _put_in_place(make: Callable[[Path], object]) -> Edit:
-    """Put something else in the place of a log."""
+    """Return an edit that replaces a log by something else."""
 
     def edit(place: Place) -> None:
         log = _log(place)
@@ -178,7 +178,7 @@ def _keys(client: Any, place: Place, kind: str) -> bytes:
 
 
 def _fields(prefix: bytes, change: Callable[[bytes, bytes], tuple[bytes, bytes] | None], kind: str = "thread") -> Edit:
-    """Change the names and values of fields that begin with something; without them, they go."""
+    """Return an edit that changes or deletes the fields whose names match a prefix."""
 
     def edit(place: Place) -> None:
         with Redis.from_url(place.url) as opened:
@@ -198,7 +198,7 @@ def _value(prefix: bytes, value: bytes, kind: str = "thread") -> Edit:
 
 
 def _words(place: int, word: bytes) -> Edit:
-    """Change a word of the line of each checkpoint, which gets its checksum."""
+    """Return an edit that changes a word of each checkpoint's line, with its checksum."""
 
     def change(field: bytes, value: bytes) -> tuple[bytes, bytes]:
         line, _, header = value.partition(b"\n")
@@ -261,11 +261,14 @@ COSTS_THE_THREAD: Mapping[tuple[str, str], Edit] = {
     for kind, edits in {"files": FILES, "postgres": POSTGRES, "redis": REDIS}.items()
     for what, edit in edits.items()
 }
-"""What costs the thread that it is done to, and no other, by the kind of its place."""
+"""Edits that make the edited thread unreadable, and no other, by kind of place."""
 
 
 def _circle(place: Place) -> None:
-    """Let each checkpoint be the parent of the one before it: no reader and no copy may walk this circle for ever."""
+    """Make each checkpoint the parent of the one before it.
+
+    Readers and copies must not loop forever.
+    """
     edits: Mapping[str, Edit] = {
         "files": _with("ckpt", parent="2"),
         "postgres": _sql("UPDATE keel_entries SET parent = '2'"),

@@ -1,4 +1,4 @@
-"""Stores that somebody has edited by hand: what SQL can make of a thread, and which threads must not be harmed."""
+"""Stores edited by hand with SQL, with some threads that must not be harmed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ COSTS_THE_THREAD: Mapping[str, Edit] = {
     "a name that is bytes": _rename("x'ff'"),
     "a name that is no UTF-8": _rename("CAST(x'6dff' AS TEXT)"),
 }
-"""What costs the thread that it is done to, by name, and no other."""
+"""Edits that make the edited thread unreadable, and no other, by name."""
 
 IN_A_TENANT = _rename("char(31) || 'acme' || char(31) || 'ada'")
 COMPUTED: Mapping[str, str] = {
@@ -97,11 +97,11 @@ COMPUTED: Mapping[str, str] = {
     "a column of 900 MB": "ALTER TABLE items RENAME TO kept; CREATE TABLE items (key INTEGER PRIMARY KEY, "
     "count INTEGER, body AS (zeroblob(900000000))); INSERT INTO items (key, count) SELECT key, count FROM kept",
 }
-"""What is computed when it is read: such a file is no store."""
+"""Tables that are computed when they are read: such a file is not a store."""
 
 
 def fill(saver: KeelSaver) -> None:
-    """Make two good threads, and a third one to be edited."""
+    """Store two good threads, and a third one for the edit."""
     for thread_id in (GOOD[0], EVIL, GOOD[1]):
         config: Any = at(thread_id)
         for n in range(3):
@@ -115,7 +115,7 @@ def fill(saver: KeelSaver) -> None:
 
 
 def write_hostile(path: Path, edit: Edit | None = None) -> None:
-    """Make a store with two good threads and a third one, and edit that."""
+    """Create a store with two good threads and a third one, and edit the third."""
     with SqliteSaver(path) as saver:
         fill(saver)
     if edit is not None:

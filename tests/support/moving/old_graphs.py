@@ -1,4 +1,4 @@
-"""Graphs of every kind, run on LangGraph's own savers: what a store has that is to be moved."""
+"""Graphs of every kind, run on LangGraph's own savers, to be imported."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def go_on_talking(saver: Saver, thread_id: str) -> Any:
     return [(each.type, each.content) for each in found["messages"]]
 
 
-# -- questions that wait, in parallel tasks, one of which is done --------------------------------------------------
+# -- pending questions in parallel tasks, one of which has finished ------------------------------------------------
 
 
 class Asked(TypedDict, total=False):
@@ -72,7 +72,7 @@ def answer_all(saver: Saver, thread_id: str) -> Any:
     return graph.invoke(Command(resume=answers), config)["log"]
 
 
-# -- subgraphs: one that asks, and one with a memory of its own ------------------------------------------------------
+# -- subgraphs: one that asks, and one with its own memory -----------------------------------------------------------
 
 
 def nested(saver: Saver) -> Any:
@@ -126,7 +126,7 @@ def go_on_adding(saver: Saver, thread_id: str) -> Any:
     return deltas(saver).invoke({"log": ["more"]}, config_of(thread_id))
 
 
-# -- forks, changes by hand, a task that has failed, tasks that were sent ----------------------------------------------
+# -- forks, manual updates, a failed task, sent tasks ------------------------------------------------------------------
 
 
 def fork(saver: Saver, thread_id: str) -> None:
@@ -188,4 +188,4 @@ SCENES: dict[str, Scene] = {
     "failed": (fail, heal),
     "sent": (send, take),
 }
-"""What is done on the old saver, and how the thread goes on, with what comes of it."""
+"""A scene's run on the old saver, and its continuation, which returns the result."""

@@ -1,4 +1,4 @@
-"""Stores of LangGraph's own savers, written by these."""
+"""Stores that LangGraph's own savers have written."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 @dataclass(frozen=True, slots=True)
 class OldStore:
-    """Where one is.
+    """The place of a store.
 
     Attributes:
         kind: `sqlite` or `postgres`.
-        url: As Keel takes it.
+        url: In the form that Keel accepts.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class OldStore:
 
     @contextmanager
     def open(self) -> Iterator[BaseCheckpointSaver[Any]]:
-        """Open it with LangGraph's own saver."""
+        """Open the store with LangGraph's own saver."""
         opened: AbstractContextManager[Any] = (
             SqliteSaver.from_conn_string(self.path)
             if self.kind == "sqlite"
@@ -44,11 +44,11 @@ class OldStore:
 
     @property
     def path(self) -> str:
-        """The path of a file."""
+        """Return the path of the file."""
         return self.url.removeprefix("sqlite:///")
 
     def dump(self) -> list[Any]:
-        """Return all rows that it has."""
+        """Return all rows of the store."""
         tables = ("checkpoints", "writes")
         if self.kind == "sqlite":
             with SqliteSaver.from_conn_string(self.path) as saver:
@@ -62,7 +62,7 @@ class OldStore:
 
 @contextmanager
 def old_store(kind: str, directory: Path) -> Iterator[OldStore]:
-    """Make one of the test's own."""
+    """Create a store of the test's own."""
     if kind == "sqlite":
         yield OldStore(kind, f"sqlite:///{directory / 'old.db'}")
         return

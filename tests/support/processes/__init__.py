@@ -1,1 +1,1 @@
-"""Helpers of the tests of processes that race, die and meet faults."""
+"""Helpers for the tests of processes that race, die and meet faults."""

@@ -1,4 +1,4 @@
-"""What a program does with a saver in a running loop, from the constructor on, where nothing may block."""
+"""A program that uses a saver in a running loop, where nothing may block."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def use(url: str, options: dict[str, Any]) -> None:
 
 
 def graph_of(cache: keel.ToolCache) -> Any:
-    """A model, a tool of the ledger, and two questions."""
+    """Return a graph with a model, a tool of the ledger, and two questions."""
     model = FakeListChatModel(responses=["yes", "no", "perhaps"])
     tools = ToolNode([price], awrap_tool_call=cache.awrap_tool_call)
 
@@ -79,7 +79,7 @@ def graph_of(cache: keel.ToolCache) -> Any:
 
 
 async def main(url: str, options: dict[str, Any]) -> None:
-    """Blocking calls are errors; who catches one (LangChain does, in callbacks) does not hide it."""
+    """Fail if a call blocked, even if its error was caught (LangChain's callbacks do)."""
     blocked: list[str] = []
 
     class Noted(BlockingError):
@@ -95,6 +95,6 @@ async def main(url: str, options: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     for name in keel.__all__:
-        getattr(keel, name)  # is imported, as by a module of the program
+        getattr(keel, name)  # imported beforehand, as by a module of the program
     given: Any = dict(each.split("=", 1) for each in sys.argv[2:])
     asyncio.run(main(sys.argv[1], {name: value == "yes" or value for name, value in given.items()}))

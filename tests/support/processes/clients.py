@@ -1,4 +1,7 @@
-"""Clients that make a history: they append to the list on one thread and read it, in threads, loops and processes."""
+"""Clients that append to the list of one thread and read it, to make a history.
+
+They run in threads, loops and processes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from support.process_children import next_checkpoint
 from support.processes.histories import Operation, Outcome, Version
 
 SHARED: RunnableConfig = {"configurable": {"thread_id": "shared"}}
-# A client is a plan, whose requests are calls of a saver: written once for both faces.
+# A client is a plan whose requests are calls of a saver, so that it is written once for both faces.
 Call: TypeAlias = tuple[str, tuple[Any, ...]]
 
 
@@ -37,7 +40,7 @@ class Calls:
 
 
 class AsyncCalls:
-    """Calls the async methods."""
+    """Calls the async methods of a saver."""
 
     def __init__(self, saver: KeelSaver) -> None:
         self._saver = saver
@@ -49,11 +52,13 @@ class AsyncCalls:
 
 @dataclass
 class Client:
-    """One client, and what it did. Times are of the machine's monotonic clock, which all its processes share.
+    """One client and its operations.
+
+    Times are of the machine's monotonic clock, which all its processes share.
 
     Attributes:
-        who: Its number.
-        until: When to stop.
+        who: Number of the client.
+        until: Time to stop.
         chance: Decides when it only reads.
     """
 
@@ -62,14 +67,14 @@ class Client:
     chance: random.Random
 
     def work(self) -> StorePlan[Call, Any, list[Operation]]:
-        """Read the head and put one more mark on it, again and again."""
+        """Repeatedly read the head and append one mark to it."""
         history: list[Operation] = []
         while time.monotonic() < self.until:
             began = time.monotonic()
             try:
                 found = yield "get_tuple", (SHARED,)
             except (StoreUnavailable, StoreBusy):
-                continue  # a read that failed says nothing
+                continue  # a failed read is no evidence
             seen: Version = tuple(found.checkpoint["channel_values"]["marks"])
             history.append(Operation(self.who, began, time.monotonic(), seen))
             if self.chance.random() < 0.8:
@@ -91,13 +96,13 @@ class Client:
 
 
 def begin(place: Place) -> None:
-    """Make the thread, with an empty list."""
+    """Create the thread, with an empty list."""
     with place.open() as saver:
         saver.put(SHARED, checkpoint_of("start", {"marks": []}), METADATA, {})
 
 
 def work_together(place: Place, clients: list[int], seconds: float, seed: int, gate: Any, told: Any) -> None:
-    """Be one process with several clients on one saver: half of them threads, the other half tasks on one loop."""
+    """Run several clients on one saver: half of them threads, half tasks of one loop."""
     with place.open() as saver:
         gate.wait(60)
         until = time.monotonic() + seconds
@@ -117,7 +122,7 @@ async def _work_on_loop(
 
 @contextmanager
 def meanwhile(work: Callable[[], object]) -> Iterator[None]:
-    """Do something in another thread until the block is left; an error in it is raised then."""
+    """Run `work` in another thread during the block; raise its error at the end."""
     with ThreadPoolExecutor(1) as pool:
         doing = pool.submit(work)
         yield

@@ -14,13 +14,16 @@ import pytest
 
 @contextmanager
 def small_disk(megabytes: int, what: str) -> Iterator[Path]:
-    """A file system of this size; needs root, and the right to mount. `what` says in a skip what was not tested."""
+    """Mount a file system of this size, as root.
+
+    A skip names the tests that were not run (`what`).
+    """
     directory = Path(tempfile.mkdtemp(prefix="keel-disk-"))
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(directory)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False) if os.geteuid() == 0 else None
     if done is None or done.returncode != 0:
         directory.rmdir()
-        # Not a server that is missing: no CI can be made to have it (containers may not mount), so never a failure.
+        # This is never a failure, unlike a missing server: CI may not be able to mount (containers).
         pytest.skip(f"NOT TESTED: a full disk {what}: only root with the right to mount can make a small one")
     try:
         yield directory
@@ -30,7 +33,7 @@ def small_disk(megabytes: int, what: str) -> Iterator[Path]:
 
 
 def fill_up(disk: Path) -> Path:
-    """Have another program take all that is left; return its file."""
+    """Have another program use all remaining space; return its file."""
     other = disk / "of another program"
     handle = os.open(other, os.O_WRONLY | os.O_CREAT)
     with suppress(OSError):

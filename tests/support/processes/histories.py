@@ -1,20 +1,20 @@
-"""A checker of histories: did concurrent clients of one thread see what one list, changed one step at a time, can show?
+"""Check that the observations of concurrent clients of a thread fit one growing list.
 
 The method is that of Elle's list-append workload (Kingsbury and Alvaro, "Elle: Inferring Isolation Anomalies from
-Experimental Observations", VLDB 2020). Every append carries a mark that nobody else uses, so a list that was read tells
-which appends it holds and in which order: the order of all writes can be read off the final list instead of being
-searched for, and checking takes n log n where linearizability in general is NP-complete.
+Experimental Observations", VLDB 2020). Every append adds a unique mark, so a list shows which appends it contains and
+in which order. The order of all writes is therefore read off the final list, without a search. Checking takes n log n,
+where linearizability in general is NP-complete.
 
-An append is a read of the head and a put on it, which the store must take only if the head is still what was read: the
-version it writes is known beforehand (`after + (mark,)`). So every operation tells of a version, and a version is known
-by its length. What one list can show is then three rules:
+An append reads the head and stores a successor, which the store must accept only if the head has not changed. So the
+version that it writes is known beforehand (`after + (mark,)`). Every operation names a version, and the length of a
+version identifies it. A history fits one list if it obeys three rules:
 
-1. Each version that was read or acknowledged is the beginning of the final list, which holds no mark twice, none that
-   nobody wrote and none that was refused. An append whose outcome is unknown may be there or not.
-2. Real time: whoever begins after somebody else had version n must have n or a later one, and a put a later one.
-3. A put is refused only for a reason: by the time it was, somebody had moved the head on.
+1. Each version that was read or acknowledged is a prefix of the final list. The final list contains no mark twice, no
+   unknown mark and no refused mark. It may contain an append with an unknown outcome.
+2. Real time: an operation that begins after another one had version n has version n or later, an append a later one.
+3. An append is refused only if another client had changed the head by then.
 
-`test_histories.py` compares this with a search of all orders, in which both must always agree.
+`test_histories.py` compares this with a search of all orders; both must always agree.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Outcome = Literal["ok", "refused", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What one client did.
+    """One operation of a client.
 
     Attributes:
-        client: Who.
-        invoked: When the call began, on a clock that all clients share.
-        completed: When it returned.
-        seen: The version it read; of an append, the one that it was put on.
-        mark: What it appended, `None` for a read.
-        outcome: Whether it is done; `refused` is certainly not applied (`CheckpointConflict`), `unknown` may be.
+        client: The client.
+        invoked: Time at which the call began, on a clock that all clients share.
+        completed: Time at which it returned.
+        seen: The version that it read; for an append, the version that it extended.
+        mark: The mark that it appended, `None` for a read.
+        outcome: `ok`; `refused`, certainly not applied (`CheckpointConflict`); `unknown`, perhaps applied.
     """
 
     client: int
@@ -50,34 +50,34 @@ class Operation:
 
     @property
     def version(self) -> Version:
-        """The version that it read, or wrote if it was applied."""
+        """The version that the operation read, or would have written."""
         return self.seen if self.mark is None else (*self.seen, self.mark)
 
     @property
     def place(self) -> tuple[int, bool]:
-        """Where it stands in the order of versions: the write of one comes before its reads."""
+        """Position in the order of versions: a version's write precedes its reads."""
         return len(self.version), self.mark is None or self.outcome == "refused"
 
     @property
     def done(self) -> float:
-        """When it was certainly over: never, if its outcome is unknown."""
+        """Time at which the operation had certainly ended: never, if that is unknown."""
         return inf if self.outcome == "unknown" else self.completed
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """What one list cannot show, and the operation that shows it."""
+    """A contradiction to the rules, and the operation that shows it."""
 
     kind: str
     why: str
 
 
 def anomalies(history: Sequence[Operation], final: Version) -> list[Anomaly]:
-    """Return what is wrong with a history.
+    """Return the anomalies of a history.
 
     Args:
         history: All operations, in any order.
-        final: The list at the end, read when all clients were done.
+        final: The list at the end, read after all clients had ended.
     """
     found = [*_in_lists(history, final), *_in_versions(history, final)]
     return found or list(_in_time([operation for operation in history if _took_place(operation, final)], final))
@@ -88,7 +88,7 @@ def _took_place(operation: Operation, final: Version) -> bool:
 
 
 def _in_lists(history: Sequence[Operation], final: Version) -> Iterator[Anomaly]:
-    """Rule 1, of the lists by themselves: marks that stand twice, from nowhere, or though they were refused."""
+    """Check rule 1 within each list: marks that are repeated, unknown or refused."""
     written = {operation.mark for operation in history}
     refused = {operation.mark for operation in history if operation.outcome == "refused"}
     for version in {final, *(operation.seen for operation in history)}:
@@ -101,7 +101,7 @@ def _in_lists(history: Sequence[Operation], final: Version) -> Iterator[Anomaly]
 
 
 def _in_versions(history: Sequence[Operation], final: Version) -> Iterator[Anomaly]:
-    """Rule 1, of the lists beside the final one."""
+    """Check rule 1 between each list and the final one."""
     for operation in history:
         if operation.outcome == "ok" and operation.mark is not None and operation.mark not in final:
             yield Anomaly("lost update", f"acknowledged and not in the end: {operation}")
@@ -112,11 +112,12 @@ def _in_versions(history: Sequence[Operation], final: Version) -> Iterator[Anoma
 
 
 def _in_time(history: Sequence[Operation], final: Version) -> Iterator[Anomaly]:
-    """Rules 2 and 3, in one walk through time: `latest` is the last version somebody had when `operation` began.
+    """Check rules 2 and 3 in one pass over time.
 
-    Versions are in one order by rule 1, so comparing each operation with the latest that was over before it began finds
-    every contradiction: sorted by version, and by time within one, the operations are otherwise a possible order.
-    A refused put is over when the next version was there. When it began tells nothing: it may have seen any later one.
+    `latest` is the latest version of the operations that had ended when `operation` began. By rule 1, all versions are
+    in one order. So comparing each operation with `latest` finds every contradiction: otherwise, sorting by version,
+    and by time within a version, is a possible order. A refused append ends no earlier than the next version appears.
+    Its beginning proves nothing: it may have seen any later version.
     """
     over = sorted(history, key=lambda operation: operation.done, reverse=True)
     latest: Operation | None = None

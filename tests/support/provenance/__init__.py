@@ -1,1 +1,1 @@
-"""Helpers of the tests of provenance, replay and trajectories."""
+"""Helpers for the tests of provenance, replay and trajectories."""

@@ -1,4 +1,4 @@
-"""The ways in which a graph calls models: each runs in a scene of its own, and leaves it to be checked."""
+"""The ways in which a graph calls models, each run and checked in its own scene."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.tool_graphs import strictly
 
 
 def asking(scene: Scene, *questions: str) -> Any:
-    """A node that calls a model before each question."""
+    """Return a node that calls a model before each question."""
     model = scene.model()
 
     def ask(state: Any) -> Any:
@@ -35,7 +35,7 @@ def asking(scene: Scene, *questions: str) -> Any:
 
 
 def failing(scene: Scene, *, times: int) -> Fake:
-    """A model that fails at first."""
+    """Return a model whose first calls fail."""
     left = [times]
 
     def fail() -> None:
@@ -66,7 +66,7 @@ async def streamed(scene: Scene) -> None:
 
 @a_run
 async def runs_given_up(scene: Scene) -> None:
-    """Whoever reads a stream stops after its first part; the next run goes on from what is stored."""
+    """Stop reading a stream after its first part; the next run resumes the thread."""
     graph = scene.compiled(("a", calling(scene.model())), ("b", calling(scene.model())))
     options: Any = {"stream_mode": "updates", "durability": scene.durability}
     if scene.face == "sync":
@@ -76,7 +76,7 @@ async def runs_given_up(scene: Scene) -> None:
         astream = graph.astream(START_WITH, scene.config, **options)
         await anext(astream)
         await astream.aclose()
-    # What had begun by then, and of which nothing is stored, goes with the next step.
+    # Calls that had begun by then, without any stored result, are recorded with the next step.
     scene.late = set(scene.told.ids)
     await scene.run(graph)
 
@@ -151,7 +151,7 @@ async def functional(scene: Scene) -> None:
 
 @a_run
 async def agent(scene: Scene) -> None:
-    """LangChain's own, with a tool that calls a model, three times at once."""
+    """LangChain's agent, with a tool that calls a model three times in parallel."""
     model = scene.model()
 
     def look(at: int) -> str:
@@ -196,7 +196,7 @@ async def failed_and_given_up(scene: Scene) -> None:
     await scene.fails(graph)
     await scene.fails(graph)
     given_up = [call.id for call in scene.told.calls if call.step in (2, 5)]
-    # Where only the ends of runs are stored, the next one is the first that follows.
+    # If only the ends of runs are stored, the next one is the first later checkpoint.
     scene.unfinished = set(given_up[1:] if scene.durability == "exit" else given_up)
 
 
@@ -226,7 +226,7 @@ async def asked_in_a_subgraph(scene: Scene) -> None:
     await scene.run(graph)
     scene.unfinished = {scene.told.calls[2].id}
     await scene.check()
-    if scene.durability != "exit":  # which never stores the checkpoint of the subgraph that it led to
+    if scene.durability != "exit":  # with "exit", the resulting checkpoint of the subgraph is never stored
         scene.unfinished.clear()
     await scene.run(graph, Command(resume="yes"))
 
@@ -284,7 +284,7 @@ async def forked(scene: Scene) -> None:
 
 @a_run
 async def a_copy_of_the_saver(scene: Scene) -> None:
-    """With strict msgpack, LangGraph runs on what `with_allowlist` returns."""
+    """Under strict msgpack, LangGraph uses the copy that `with_allowlist` returns."""
     with pytest.MonkeyPatch.context() as patch:
         strictly(patch)
         await around(scene, inner(scene))
@@ -309,7 +309,7 @@ async def streams_given_up(scene: Scene) -> None:
 
 @a_run
 async def late(scene: Scene) -> None:
-    """A call that nobody waits for ends when the graph has gone on, once when the run is over."""
+    """An unawaited call ends after a later step, and once after the run."""
     is_time, threads, model = threading.Event(), [], scene.model()
     slow = scene.model(hook=lambda: is_time.wait(10) and None)
 
@@ -324,7 +324,7 @@ async def late(scene: Scene) -> None:
     scene.late = {call.id for call in scene.told.calls if call.step == 1}
     assert {call.id for call in await scene.records() if call.checkpoint_id is None} == scene.late
     await scene.run(scene.compiled(("b", calling(model))))
-    if scene.durability != "exit":  # which does not store that: its run is over, so it stands where it began
+    if scene.durability != "exit":  # with "exit", no later checkpoint is stored, so the call stays where it began
         scene.unfinished = set(scene.late)
 
 
@@ -357,7 +357,7 @@ async def subgraph_with_a_memory(scene: Scene) -> None:
 
 @a_run
 async def subgraph_not_stored(scene: Scene) -> None:
-    if scene.durability == "sync":  # LangGraph 1.2 fails: its loop waits for a put that there is none of
+    if scene.durability == "sync":  # LangGraph 1.2 fails: its loop waits for a write that does not exist
         scene.durability = "async"
     await around(scene, inner(scene, checkpointer=False))
 
@@ -385,7 +385,7 @@ async def subgraph_called_in_a_node(scene: Scene) -> None:
 
 @a_run
 async def subgraphs_called_in_one_node(scene: Scene) -> None:
-    """LangGraph tells their namespaces apart by a number."""
+    """LangGraph distinguishes their namespaces by a number."""
     subs = inner(scene), inner(scene)
 
     def node(state: Any) -> Any:
@@ -398,7 +398,7 @@ async def subgraphs_called_in_one_node(scene: Scene) -> None:
 
 
 def piped(scene: Scene) -> Any:
-    """A node that is a sequence: its model runs outside of the context of its task."""
+    """A node that is a sequence: its model runs outside the context of its task."""
 
     def ask(state: Any) -> Any:
         scene.told.look()

@@ -1,4 +1,4 @@
-"""Models that the tests of provenance call: a fake, two providers' classes, and what notes each call from outside."""
+"""Models for the tests of provenance: a fake, two providers' classes, an observer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USAGE: Any = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
 
 @dataclass(frozen=True)
 class Began:
-    """What the graph itself said of a call while it ran: per namespace, the checkpoint that its step began from."""
+    """The graph's own data about a call: per namespace, the checkpoint of its step."""
 
     id: str
     thread_id: str | None
@@ -33,7 +33,7 @@ class Began:
 
 
 class Told(BaseCallbackHandler):
-    """All calls of the models that it is given to, in the order in which they began: what a test knows of itself."""
+    """Records all calls of the observed models, in the order in which they began."""
 
     run_inline = True
 
@@ -42,7 +42,7 @@ class Told(BaseCallbackHandler):
         self._looks: dict[str, Any] = {}
 
     def look(self) -> None:
-        """Note what the graph says to a first step: LangGraph says nothing to the others of its task."""
+        """Record the config of a task's first step: LangGraph passes it to no other step."""
         config: Any = var_child_runnable_config.get()
         self._looks[config["metadata"]["langgraph_checkpoint_ns"]] = config
 
@@ -66,11 +66,11 @@ class Told(BaseCallbackHandler):
 
 
 class Failed(Exception):
-    """A model failed; what it says quotes the request."""
+    """A model failed; the message quotes the request."""
 
 
 class Fake(BaseChatModel):
-    """Says the next line of a script, if it has one; streams word by word."""
+    """Returns the next line of a script, if it has one; streams word by word."""
 
     script: Sequence[AIMessage] = ()
     served: str = "fake-1.0"
@@ -148,7 +148,7 @@ def _anthropic(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def reply_to(request: Any) -> tuple[int, dict[str, str], str]:
-    """Answer as the provider would: status, headers, body."""
+    """Return the provider's status, headers and body for a request."""
     asked = json.loads(request.content)
     parts = (_anthropic if "/v1/messages" in str(request.url) else _openai)(asked)
     if not asked.get("stream"):
@@ -163,7 +163,7 @@ Reply: TypeAlias = Callable[[Any], tuple[int, dict[str, str], str]]
 
 
 def _clients(sdk: Any, reply: Reply) -> tuple[Any, Any]:
-    """The HTTP clients of an SDK, both faces, that never leave this process. Some SDKs use httpx, and some httpx2."""
+    """Return the sync and async HTTP client of an SDK (httpx or httpx2), offline."""
     http: Any = import_module(sdk.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0])
 
     def handle(request: Any) -> Any:
@@ -175,20 +175,20 @@ def _clients(sdk: Any, reply: Reply) -> tuple[Any, Any]:
 
 
 def openai_model(reply: Reply = reply_to, **options: Any) -> ChatOpenAI:
-    """LangChain's class over a transport that answers by itself."""
+    """Return LangChain's class, over a transport that generates the replies."""
     client, async_client = _clients(openai, reply)
     given: dict[str, Any] = {"model": "gpt-4o", "api_key": "sk-test", "max_retries": 0, "stream_usage": True}
     return ChatOpenAI(http_client=client, http_async_client=async_client, **given | options)
 
 
 def anthropic_model(reply: Reply = reply_to, **options: Any) -> ChatAnthropic:
-    """As `openai_model`. The class takes no transport, but keeps the clients that it makes on first use."""
+    """As `openai_model`. The class accepts no transport, but keeps its first clients."""
     client, async_client = _clients(anthropic, reply)
     given: dict[str, Any] = {"model": "claude-test", "api_key": "sk-ant-test", "max_retries": 0}
     model = ChatAnthropic(**given | options)
-    # private: the provider has no way to be given a transport
+    # private: the provider has no option for a transport
     model.__dict__["_client"] = model._client.with_options(http_client=client)
-    # private: the provider has no way to be given a transport
+    # private: the provider has no option for a transport
     model.__dict__["_async_client"] = model._async_client.with_options(http_client=async_client)
     return model
 

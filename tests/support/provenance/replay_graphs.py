@@ -1,4 +1,4 @@
-"""What the tests of replay share: a model that says what it was called with, an agent, tools that leave a trace."""
+"""For replays: a model that records its calls, an agent, and tools with a trace."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAYS = [
 
 
 class Model(BaseChatModel):
-    """Says the next line of a script, and what it was asked with."""
+    """Returns the next line of a script, and records its input."""
 
     script: Sequence[AIMessage] = ()
     model: str = "fake"
@@ -56,7 +56,7 @@ class Model(BaseChatModel):
 
 
 def acting(name: str, path: Path, says: str = "did") -> BaseTool:
-    """A tool that adds a line to a file, so that nobody can be wrong about whether it ran."""
+    """Return a tool that appends a line to a file, as proof that it ran."""
 
     def act(x: int) -> str:
         with path.open("a") as lines:
@@ -79,7 +79,7 @@ def agent(
     model: Any = None,
     nodes: Any = None,
 ) -> Any:
-    """A loop of a model and its tools, kept by a cache if there is one."""
+    """Return a loop of a model and its tools, with a cache if one is given."""
     spoken = (model or Model(script=PAYS)).bind_tools(tools)
 
     def speak(state: MessagesState) -> Any:
@@ -96,14 +96,14 @@ def agent(
 
 
 async def replayed(saver: KeelSaver, face: str, graph: Any, config: Any, **options: Any) -> Replay:
-    """Replay by one of the faces, off this loop if it blocks."""
+    """Replay by one of the faces, outside this loop if it blocks."""
     if face == "sync":
         return await to_thread(saver.provenance.replay, graph, config, **options)
     return await saver.provenance.areplay(graph, config, **options)
 
 
 def everything(saver: KeelSaver, thread_id: str) -> str:
-    """A digest of all that a thread has, as its saver reads it and as its ledger says."""
+    """Return a digest of everything that the saver and the ledger read of a thread."""
     config: Any = {"configurable": {"thread_id": thread_id}}
     parts = [repr((t.config, t.checkpoint, t.metadata, t.parent_config, t.pending_writes)) for t in saver.list(config)]
     parts += [repr(call) for call in saver.tools.calls(thread_id)] + [

@@ -1,4 +1,4 @@
-"""A thread and a graph to run it once more, by both faces."""
+"""A thread and a graph that replays it, by both faces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ faces = each_face
 
 @dataclass
 class Scene:
-    """A saver, a cache, and the file in which tools leave their lines."""
+    """A saver, a cache, and the file to which tools append their lines."""
 
     saver: KeelSaver
     cache: ToolCache
@@ -59,7 +59,7 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
 
 
 async def is_same(scene: Scene, face: str, graph: Any, **options: Any) -> Replay:
-    """Replay, and see that nothing has happened but that it says "same"."""
+    """Replay, and check that it reports "same" and changes nothing."""
     acted, before = scene.acted, everything(scene.saver, "t")
     replay = await replayed(scene.saver, face, graph, thread("t"), **options)
     assert str(replay).splitlines()[1:] == []

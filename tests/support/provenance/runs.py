@@ -1,5 +1,7 @@
-"""Graphs that call models in every way there is, and the one question to all of them: does each call stand where it
-led to? A fake model notes each call by itself, with what the graph said of it at that moment."""
+"""Graphs that call models in every way, and a check of each call's checkpoint.
+
+A fake model records each of its calls, with the graph's own data at that moment.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +33,19 @@ ASK: Any = [HumanMessage("what is the weather?")]
 
 
 def recorder_of(saver: KeelSaver) -> Recorder:
-    """What a saver has captured of model calls, and what its threads were written with."""
+    """Return the recorder of a saver's model calls."""
     recorder = saver.engine.session.hooks.find(Recorder)
     assert recorder
     return recorder
 
 
 def both(blocking: Callable[[Any], Any], asynchronous: Callable[[Any], Awaitable[Any]]) -> Any:
-    """A node for both faces."""
+    """Return a node for both faces."""
     return RunnableLambda(blocking, afunc=asynchronous)
 
 
 def calling(model: Any, times: int = 1) -> Any:
-    """A node that calls a model."""
+    """Return a node that calls a model."""
 
     def call(state: Any) -> Any:
         return {"said": [str(model.invoke(ASK).content) for _ in range(times)]}
@@ -55,7 +57,7 @@ def calling(model: Any, times: int = 1) -> Any:
 
 
 def graph_of(*nodes: tuple[str, Any]) -> StateGraph[Any, Any, Any, Any]:
-    """A graph of nodes in a row."""
+    """Return a graph of nodes in a row."""
     builder: Any = StateGraph(State)
     before = START
     for name, node in nodes:
@@ -67,12 +69,12 @@ def graph_of(*nodes: tuple[str, Any]) -> StateGraph[Any, Any, Any, Any]:
 
 @dataclass
 class Scene:
-    """A saver, a thread of its own, and a model that notes its calls.
+    """A saver, its own thread, and a model that records its calls.
 
     Attributes:
-        unfinished: The calls that are to stand at the checkpoint which their task began from.
-        late: The calls that may stand at a later checkpoint, for nobody waited for them.
-        threads: All the threads it runs on.
+        unfinished: Calls that must be recorded at the checkpoint from which their task began.
+        late: Calls that may be recorded at a later checkpoint, since no step waited for them.
+        threads: All threads of the scene.
     """
 
     saver: KeelSaver
@@ -98,7 +100,7 @@ class Scene:
         return graph_of(*nodes).compile(checkpointer=self.saver, **options)
 
     async def run(self, graph: Any, value: Any = START_WITH, config: Any = None, **options: Any) -> Any:
-        """Invoke a graph by the scene's face, off this loop if it blocks."""
+        """Invoke a graph by the scene's face, outside this loop if it blocks."""
         given = (value, config or self.config)
         options = {"durability": self.durability} | options
         if self.face == "sync":
@@ -128,10 +130,10 @@ class Scene:
             return await to_thread(lambda: list(self.saver.list(config, **options)))
         return [each async for each in self.saver.alist(config, **options)]
 
-    # -- the question --------------------------------------------------------------------------------------------------
+    # -- the check -----------------------------------------------------------------------------------------------------
 
     async def check(self) -> list[ModelCall]:
-        """Check that each call is there once, at the right checkpoint; return the records of all threads."""
+        """Check that each call is recorded once, at the right checkpoint; return records."""
         records = [call for thread in self.threads for call in await self.records(thread_config(thread))]
         assert Counter(call.id for call in records) == Counter(self.told.ids)
         began = {call.id: call for call in self.told.calls}
@@ -140,12 +142,12 @@ class Scene:
         return records
 
     async def stands(self, call: ModelCall, began: Began) -> bool:
-        """Check one call; return whether its step is over."""
+        """Check one call; return whether its step has ended."""
         assert call.thread_id == str(began.thread_id)
         assert call.checkpoint_id is not None, "it is stored nowhere"
         found = await self.found(thread_config(call.thread_id, call.checkpoint_ns, call.checkpoint_id))
         stored = await self.listed(thread_config(call.thread_id))
-        if self.durability != "exit":  # which stores no subgraph that has finished
+        if self.durability != "exit":  # with "exit", subgraphs that have finished are not stored
             assert call.checkpoint_ns == nearest(began, {ns_of(each) for each in stored})
         here = began.lineage[call.checkpoint_ns]
         if call.checkpoint_id == here:
@@ -181,7 +183,7 @@ def innermost(began: Began) -> str:
 
 
 def nearest(began: Began, stored: set[str]) -> str:
-    """The namespace, of those around the call, that is stored."""
+    """Return the innermost stored namespace around the call."""
     return max((ns for ns in began.lineage if ns in stored), key=len)
 
 

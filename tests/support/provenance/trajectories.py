@@ -1,4 +1,4 @@
-"""A small world of agents whose threads become training data, and damage done to them."""
+"""A small world of agents whose threads become training data, and damage to them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Failing(GenericFakeChatModel):
 
 @dataclass
 class World:
-    """An agent that searches once and then answers; what serves it, and what that costs."""
+    """An agent that searches once and then answers, its model, and its costs."""
 
     served: str = "m-1"
     cost: float | None = None
@@ -98,7 +98,7 @@ def memory() -> Iterator[MemorySaver]:
 
 @dataclass
 class Skipped:
-    """What `on_skip` was told."""
+    """Records the calls of `on_skip`."""
 
     told: dict[str, Any] = field(default_factory=dict)
 
@@ -123,7 +123,7 @@ DAMAGE = {
 
 
 def damage(place: Place) -> None:
-    """Spoil what the store holds of thread b."""
+    """Damage the stored data of thread b."""
     if place.kind == "sqlite":
         with closing(sqlite3.connect(place.url.removeprefix("sqlite:///"))) as file, file:
             assert file.execute(DAMAGE["sqlite"]).rowcount > 0

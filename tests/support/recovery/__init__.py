@@ -1,1 +1,1 @@
-"""Helpers of the tests of recovery."""
+"""Helpers for the tests of recovery."""

@@ -1,4 +1,4 @@
-"""A graph of five steps that writes down which of them ran, processes that are killed in one, and workers."""
+"""A graph of five steps that records its steps, killed processes, and workers."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from support.places import Place
 from support.races import context
 
 LONG = 120.0
-"""Seconds that another process is waited for."""
+"""Maximum wait for another process, in seconds."""
 INPUT: Any = {"log": []}
 STEPS = "12345"
 
 
 def write(path: Path, line: str) -> None:
-    """Add a line to a file, which no other process can tear."""
+    """Append a line to a file in one atomic write."""
     end = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.write(end, f"{line}\n".encode())
     os.close(end)
 
 
 def steps_in(path: Path, thread_id: str = "t") -> str:
-    """Return the steps that have begun in a thread, in order."""
+    """Return the steps that a thread has started, in order."""
     lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
     return "".join(step for thread, step in lines if thread == thread_id)
 
 
 def five(saver: Any, path: Path, deadly: str = "", names: str = STEPS, **options: Any) -> Any:
-    """Return a graph of these steps; its process is killed at the deadly one."""
+    """Return a graph of these steps; the process is killed in the step `deadly`."""
 
     def step(name: str) -> Any:
         def node(state: State, config: Any) -> State:
@@ -61,7 +61,7 @@ def config_of(thread_id: str) -> Any:
 
 
 def recovered(saver: KeelSaver, graph: Any, face: str, **options: Any) -> list[Resumed]:
-    """Let a worker look by one of its faces, once if nothing else is said."""
+    """Let a worker look by one of its faces, by default once."""
     options = {"timeout": 0, **options}
     if face == "sync":
         return list(saver.recover(graph, **options))
@@ -73,7 +73,7 @@ def recovered(saver: KeelSaver, graph: Any, face: str, **options: Any) -> list[R
 
 
 def killed(place: Place, path: Path, threads: Sequence[str] = "t", deadly: str = "3", **options: Any) -> None:
-    """Have a process begin each thread, and be killed in this step of it."""
+    """Start each thread in a process that is killed in the step `deadly`."""
     for thread_id in threads:
         child = context().Process(target=_run, args=(place, path, thread_id, deadly, INPUT, options))
         child.start()
@@ -82,7 +82,7 @@ def killed(place: Place, path: Path, threads: Sequence[str] = "t", deadly: str =
 
 
 def paused(place: Place, path: Path, told: Connection) -> None:
-    """Begin a thread, and wait in step 3 until told; exit with 7 if the checkpoint of that is refused then."""
+    """Run a thread to step 3 and wait; exit with 7 if its checkpoint is then refused."""
 
     def wait(state: State) -> State:
         told.send("in step 3")
@@ -98,7 +98,7 @@ def paused(place: Place, path: Path, told: Connection) -> None:
 
 
 def killed_worker(place: Place, path: Path, deadly: str) -> None:
-    """Have a worker take threads over, and be killed in this step of one."""
+    """Have a worker take over threads, and be killed in the step `deadly` of one."""
     child = context().Process(target=work, args=(place, path, deadly))
     child.start()
     child.join(LONG)
@@ -111,7 +111,7 @@ def _run(place: Place, path: Path, thread_id: str, deadly: str, given: Any, opti
 
 
 def work(place: Place, path: Path, deadly: str = "", gate: Any = None, told: Connection | None = None) -> None:
-    """Take over what is there, at the same moment as others; say which threads were continued."""
+    """Take over threads concurrently with other workers; report the resumed threads."""
     with place.open(recoverable=True) as saver:
         made = five(saver, path, deadly)
         if gate is not None:
@@ -125,7 +125,7 @@ def work(place: Place, path: Path, deadly: str = "", gate: Any = None, told: Con
 
 
 class Paying:
-    """A graph with a tool of a `ToolCache`, in which its process is killed if it is deadly."""
+    """A graph with a tool of a `ToolCache`, in which a `deadly` process is killed."""
 
     def __init__(self, saver: KeelSaver, *, deadly: bool) -> None:
         @tool
@@ -142,7 +142,7 @@ class Paying:
 
 
 def killed_in_tool(place: Place) -> None:
-    """Have a process be killed in a call of a tool."""
+    """Run a process that is killed in a call of a tool."""
     child = context().Process(target=_pay, args=(place,))
     child.start()
     child.join(LONG)

@@ -1,4 +1,7 @@
-"""Runs whose workers are killed, stopped and cut off throughout, and a bank outside that sees what they do."""
+"""Runs whose workers meet faults, and an external bank that sees their effects.
+
+The workers are killed, stopped and disconnected.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ POLICY = ToolPolicy(unknown="retry", idempotency_argument="key")
 
 
 def paying_graph(saver: KeelSaver, directory: Path) -> Any:
-    """Return a graph of five steps, each of which pays by a tool whose bank recognizes a payment by its key."""
+    """Return a graph of five steps, each of which pays.
+
+    The bank recognizes a payment by its key.
+    """
 
     @tool
     def pay(thread: str, step: str, key: str = "") -> str:
@@ -64,11 +70,11 @@ def work(place: Place, directory: Path) -> None:
 
 
 class Workers:
-    """Three workers, to which a fault happens again and again."""
+    """Three workers that meet repeated faults."""
 
     def __init__(self, place: Place, directory: Path, chance: random.Random, proxy: Proxy | None) -> None:
         self.place, self.directory, self.chance = place, directory, chance
-        self.proxy = proxy  # between them and their store, if that is a server
+        self.proxy = proxy  # between the workers and their store, if that is a server
         self.killed: set[int] = set()
         self.all = [self.begin() for _ in range(3)]
 
@@ -78,7 +84,10 @@ class Workers:
         return worker
 
     def fail(self) -> None:
-        """Kill one and start another, the first time; or stop one for a while, or cut all connections."""
+        """Kill and replace a worker, stop one for a while, or cut connections.
+
+        The first fault is always a kill.
+        """
         if self.killed and self.proxy and self.chance.random() < 0.3:
             self.proxy.cut()
             return
@@ -100,12 +109,12 @@ class Workers:
 
 
 def effects(directory: Path) -> list[str]:
-    """Return what was paid: thread and step, once for each key that the bank was given."""
+    """Return the payments: thread and step, once for each key."""
     return sorted(path.name.rpartition(" ")[0] for path in directory.iterdir() if " " in path.name)
 
 
 def overlaps(directory: Path, killed: set[int]) -> list[str]:
-    """Return the calls that began or ended while a process was in the same thread that was not killed there."""
+    """Return calls that began or ended with another, living process in the thread."""
     inside: dict[str, int] = {}
     found = []
     for line in (directory / "calls").read_text().splitlines():

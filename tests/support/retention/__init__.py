@@ -1,1 +1,1 @@
-"""Helpers of the tests of retention and erasure."""
+"""Helpers for the tests of retention and erasure."""

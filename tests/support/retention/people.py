@@ -1,4 +1,4 @@
-"""People on every backend, whose threads are to be found and erased."""
+"""People on every backend, whose threads tests find and erase."""
 
 from __future__ import annotations
 

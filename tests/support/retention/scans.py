@@ -1,4 +1,4 @@
-"""Every byte of a store, read behind its saver's back: where a text stands."""
+"""Search every byte of a store, bypassing its saver, for a text."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ from langgraph_keel import FileSaver, MemorySaver, PostgresSaver, RedisSaver, Sq
 from support.saver_parts import driver_of, store_of
 
 Part = tuple[str, bytes]
-"""Where something is, and what it holds."""
+"""A place and its bytes."""
 
 
 def places(saver: Any, mark: str) -> list[str]:
-    """Return where a text stands in the store of a saver."""
+    """Return the places in the store of a saver that contain a text."""
     needles = mark.encode(), mark.encode().hex().encode()
     return [where for where, data in _READERS[type(saver)](saver) if any(each in data for each in needles)]
 
 
 @contextmanager
 def postgres_apart(**options: Any) -> Iterator[PostgresSaver]:
-    """A saver on a database of its own: a transaction of another test would keep dead rows in any other."""
+    """Open a saver on its own database.
+
+    In a shared one, transactions of other tests would keep dead rows.
+    """
     url, name = os.environ[servers.SHARED["PostgreSQL"]], f"keel_{token_hex(6)}"
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name} TEMPLATE template0".encode())
@@ -63,7 +66,7 @@ def _of_files(saver: Any) -> Iterator[Part]:
 
 
 def _of_redis(saver: Any) -> Iterator[Part]:
-    client = driver_of(saver).ready(writes=False)  # of a Cluster, too
+    client = driver_of(saver).ready(writes=False)  # also of a cluster
     store = store_of(saver)
     while not hasattr(store, "keys"):  # of an encrypted one, below its seals
         store = store.inner
@@ -93,7 +96,10 @@ def _of_postgres(saver: Any) -> Iterator[Part]:
 
 
 def shows_pages(saver: Any) -> bool:
-    """Return whether what a table has freed can be seen: not of a server that runs elsewhere, or in a container."""
+    """Return whether the test can read the server's files.
+
+    It cannot if the server runs on another host or in a container.
+    """
     if not isinstance(saver, PostgresSaver):
         return True
     with psycopg.connect(str(driver_of(saver).given)) as connection:
@@ -118,7 +124,7 @@ def _relations(connection: Any, schema: str, kinds: str) -> list[str]:
 
 
 def _files(connection: Any, schema: str) -> list[tuple[str, str]]:
-    """Name the files of tables, of what is too large for them, of indexes, and of the planner's samples."""
+    """Return the files of tables, TOAST tables, indexes, and planner statistics."""
     return list(
         connection.execute(
             b"WITH t AS (SELECT c.oid, c.reltoastrelid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "

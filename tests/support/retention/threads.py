@@ -1,4 +1,4 @@
-"""Threads for the tests of retention: put directly, step by step, with ids and times that the test counts."""
+"""Threads for the tests of retention, stored stepwise with given ids and times."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ DELTA = ("items",)
 
 
 def secret(number: int) -> str:
-    """Return a text long enough for an item of its own and too short to be compressed: it stands in the raw bytes."""
+    """Return a text that is stored as a raw item.
+
+    It is too long to share a row and too short to be compressed.
+    """
     return f"<{number}-{UUID(int=(number + 1) * 0x1234567890ABCDEF1234567)}" + "-x5Jq8#Vz" * 4 + ">"
 
 
 def secrets_in(raw: bytes, most: int) -> set[int]:
-    """Return which secrets stand in stored bytes."""
+    """Return the secrets that occur in stored bytes."""
     return {number for number in range(most) if secret(number).encode() in raw}
 
 
 def name_of(number: int) -> str:
-    """Return the id of a checkpoint: ids are ordered as they are made, as LangGraph's."""
+    """Return the id of a checkpoint: ids are in the order of creation, as LangGraph's."""
     return f"{number:08}"
 
 
@@ -46,17 +49,17 @@ def call_of(number: int) -> str:
 
 @dataclass
 class Written:
-    """A thread that is put step by step; every checkpoint and write holds a secret of its own.
+    """A thread that is stored step by step, with a new secret in each record.
 
     Attributes:
-        saver: Where.
+        saver: The saver that stores it.
         thread: Its id.
-        hours: Between two checkpoints.
+        hours: Hours between two checkpoints.
         heads: The latest checkpoint of each namespace.
-        shown: What the list channel holds, per checkpoint.
-        parents: What each continues.
+        shown: The list channel's value, per checkpoint.
+        parents: The parent of each checkpoint.
         anchors: Further checkpoints that are ghosts.
-        beside: The secrets in the header and the writes of each: a ghost keeps those.
+        beside: The secrets in the header and the writes of each checkpoint: a ghost keeps those.
     """
 
     saver: KeelSaver
@@ -77,7 +80,7 @@ class Written:
     def put(
         self, parent: str | None = None, ns: str = "", *, source: str = "loop", snapshot: bool = False, **metadata: Any
     ) -> str:
-        """Put a checkpoint after another one, or after the latest; return its id."""
+        """Store a checkpoint after another one, or after the latest; return its id."""
         parent = parent or self.heads.get(ns)
         name, self.made = name_of(self.made), self.made + 1
         self.listed.add(self.said)
@@ -102,39 +105,48 @@ class Written:
         return secret(self.said - 1)
 
     def config(self, name: str | None, ns: str = "") -> RunnableConfig:
-        """Return what names a checkpoint; with it no run continues through `get_tuple`, so no put conflicts."""
+        """Return a config that names a checkpoint.
+
+        No run continues it through `get_tuple`, so no write conflicts.
+        """
         return at(self.thread, ns, name)
 
     def write(self, name: str, writes: list[tuple[str, Any]], task: str, ns: str = "") -> None:
-        """Put writes of a task, which hold the secret that was made last."""
+        """Store writes of a task, which contain the latest secret."""
         self.beside[name].add(self.said - 1)
         self.saver.put_writes(self.config(name, ns), writes, task)
 
     def ask(self, name: str) -> None:
-        """Have a task ask a person. No secret: the request for approval and the audit trail hold what was asked."""
+        """Have a task ask a person, without a secret.
+
+        The request for approval and the audit trail keep the question.
+        """
         self.write(name, [("__interrupt__", (Interrupt("may I?", id=f"i{name}"),))], f"asks {name}")
 
     def answer(self, name: str) -> None:
-        """Have that task end. A second time would tell nothing: what a task has written first counts."""
+        """Have that task end.
+
+        A second time would prove nothing: the first writes of a task count.
+        """
         if name in self.answered:
             return
         self.answered.add(name)
         self.write(name, [("whole", self._secret())], f"asks {name}")
 
     def remember(self, caller: str | None = None) -> str:
-        """Have a subgraph with a memory be called from a root checkpoint."""
+        """Call a subgraph with a memory from a root checkpoint."""
         return self.put(ns=MEMORY, parents={"": caller or self.heads[""]})
 
     def call(self, number: int, caller: str | None = None) -> str:
-        """Have a subgraph without a memory be called."""
+        """Call a subgraph without a memory."""
         return self.put(ns=call_of(number), parents={"": caller or self.heads[""]})
 
     def follow(self, count: int, **metadata: Any) -> list[str]:
-        """Put so many checkpoints of the root graph."""
+        """Store `count` checkpoints of the root graph."""
         return [self.put(**metadata) for _ in range(count)]
 
     def ghosts(self, kept: Collection[str]) -> set[str]:
-        """Return which checkpoints that are not kept the delta channels of others need."""
+        """Return the removed checkpoints that delta channels of kept ones need."""
         found: set[str] = set()
         for name in kept:
             while self.counts[name] and (parent := self.parents[name]) is not None:
@@ -143,22 +155,22 @@ class Written:
         return found - set(kept)
 
     def expected_ghosts(self, told: Mapping[Address, Any]) -> set[str]:
-        """Return which checkpoints may be ghosts, if that is all there is to read."""
+        """Return the possible ghosts, if `told` is everything that can be read."""
         return self.ghosts({str(address.checkpoint_id) for address in told}) | self.anchors
 
     def expected(self, told: Mapping[Address, Any]) -> set[int]:
-        """Return the secrets that may stand in the store, if that is all there is to read."""
+        """Return the secrets that may be stored, if `told` is everything that can be read."""
         ghosts = self.expected_ghosts(told)
         shown = secrets_in(repr(list(told.values())).encode(), self.said)
-        # Up to 32 elements of a list share a row: where one of them is shown, the others stand there too.
+        # Up to 32 elements of a list share a row: if one of them can be read, the others are stored too.
         return shown.union(self.listed, *(self.beside[name] for name in ghosts))
 
     def ids(self, ns: str | None = "") -> list[str]:
-        """Return the ids of what is listed, the oldest first."""
+        """Return the ids of the listed checkpoints, oldest first."""
         return [str(found.checkpoint["id"]) for found in self.saver.list(at(self.thread, ns))][::-1]
 
     def all(self) -> dict[Address, Any]:
-        """Return all there is to read of each checkpoint, the parent apart."""
+        """Return everything that can be read of each checkpoint, except the parent."""
         found = {}
         for each in self.saver.list(at(self.thread, None)):
             place = each.config["configurable"]
@@ -167,12 +179,12 @@ class Written:
         return found
 
     def read(self, address: Address) -> Any:
-        """Return all there is to read of a checkpoint, but its parent; `None` if it is not there."""
+        """Return everything that can be read of a checkpoint except its parent, or `None`."""
         config = config_of(address, "named")
         found = self.saver.get_tuple(config)
         if found is None:
             return None
-        # Of a channel whose value stands there nobody asks what came before.
+        # The history of a channel is requested only if the checkpoint does not contain its value.
         missing = [channel for channel in DELTA if channel not in found.checkpoint["channel_values"]]
         history = self.saver.get_delta_channel_history(config=config, channels=missing)
         return exact((found.checkpoint, dict(found.metadata), found.pending_writes, dict(history)))

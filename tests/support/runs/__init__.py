@@ -1,1 +1,1 @@
-"""Helpers of the tests of runs."""
+"""Helpers for the tests of runs."""

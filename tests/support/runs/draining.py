@@ -1,6 +1,6 @@
-"""Programs that are told to end in the third of five steps: `python draining.py PROGRAM URL OPTIONS`.
+"""Programs that are asked to end in step 3 of 5: `draining.py PROGRAM URL OPTIONS`.
 
-Each prints the steps that it begins, as `thread step`, and stays in step 3 until it is asked to drain.
+Each prints its steps as they begin, as `thread step`, and stays in step 3 until it is asked to drain.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def config_of(thread_id: str) -> Any:
 
 
 def tell(config: RunnableConfig, number: int) -> None:
-    """Print that a step begins, by one write: several threads may do so at once."""
+    """Print that a step begins, in one atomic write, since several threads may print."""
     os.write(1, f"{config['configurable']['thread_id']} {number}\n".encode())
 
 
 def step(number: int) -> tuple[str, Any]:
-    """Return a node that is named and told by its number."""
+    """Return a node and its name, by its number."""
 
     def run(state: State, config: RunnableConfig, runtime: Runtime[None]) -> State:
         tell(config, number)
@@ -89,7 +89,7 @@ def run_tasks(saver: KeelSaver) -> None:
 
 
 def app_of(saver: KeelSaver) -> Any:
-    """Return a service that answers at once, and runs the graph in the background."""
+    """Return a service that answers immediately and runs the graph in the background."""
     from fastapi import FastAPI
 
     tasks: list[asyncio.Task[None]] = []
@@ -114,14 +114,14 @@ def app_of(saver: KeelSaver) -> Any:
 
 
 def serve(saver: KeelSaver) -> None:
-    """Serve by uvicorn, which handles signals itself."""
+    """Serve with uvicorn, which handles signals itself."""
     import uvicorn
 
     uvicorn.run(app_of(saver), port=int(sys.argv[4]), log_level="warning")
 
 
 def serve_draining(saver: KeelSaver) -> None:
-    """Serve in a block, which acts on the signal after uvicorn has."""
+    """Serve in a block, which handles the signal after uvicorn."""
     with saver.draining():
         serve(saver)
 

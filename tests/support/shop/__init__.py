@@ -1,1 +1,1 @@
-"""An application whose classes its readers do not have."""
+"""An application whose classes its readers cannot import."""

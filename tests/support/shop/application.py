@@ -1,6 +1,6 @@
-"""A process of an application, which leaves threads with values of its own classes; see `support.shop.models`.
+"""A process of an application that stores values of its own classes.
 
-python application.py URL OPTIONS [archive]
+`python application.py URL OPTIONS [archive]`. The classes are in `support.shop.models`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ def both(state: Shop) -> list[Any]:
 
 
 def write(saver: KeelSaver) -> None:
-    """Leave a thread `t` that waits at a question, and beside it has written; its messages can be read by anybody."""
+    """Create a thread `t` that waits at a question and has writes of another task.
+
+    Any reader can read its messages.
+    """
     graph = (
         StateGraph(Shop)
         .add_node("begin", begin)
@@ -83,7 +86,7 @@ def write(saver: KeelSaver) -> None:
 
 
 def approve(saver: KeelSaver) -> None:
-    """Leave a thread `asked` that waits for an approval."""
+    """Create a thread `asked` that waits for an approval."""
 
     def act(state: Shop) -> Any:
         decision = request_approval("pay", {"order": 7})
@@ -94,7 +97,7 @@ def approve(saver: KeelSaver) -> None:
 
 
 def call(saver: KeelSaver) -> None:
-    """Leave a thread `called` with a call in the ledger whose message holds an order."""
+    """Create a thread `called` with a ledger call whose message contains an order."""
 
     @tool(response_format="content_and_artifact")
     def find(name: str) -> tuple[str, Order]:
@@ -109,7 +112,7 @@ def call(saver: KeelSaver) -> None:
 
 
 def archive(saver: KeelSaver) -> None:
-    """Leave a thread `archived`, of whose messages two were taken out, one of a class of the application's own."""
+    """Create a thread `archived` with two archived messages, one of class `Memo`."""
 
     def forget(state: MessagesState) -> Any:
         return {"messages": [RemoveMessage(id="h1"), RemoveMessage(id="m1")]}

@@ -1,4 +1,7 @@
-"""Data classes of an application; only its own processes (`support.shop.application`) import them."""
+"""Data classes of an application that only its own processes import.
+
+These are `support.shop.application`.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,6 @@ class Customer(BaseModel):
 
 
 class Memo(HumanMessage):
-    """A message of a class of the application's own."""
+    """A message of the application's own class."""
 
     order: str = ""

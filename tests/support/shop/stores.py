@@ -1,4 +1,4 @@
-"""A store that an application has left, to whoever has none of its code (`support.shop.application` has it)."""
+"""A store that an application has written, for readers without its code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from support.places import Place
 
 
 def left_by_a_shop(place: Place, *more: str) -> Place:
-    """Have a process of the application write threads: `t`, `asked` and `called`; or, given "archive", `archived`."""
+    """Have an application process write threads.
+
+    These are `t`, `asked` and `called`, or, with the argument "archive", `archived`.
+    """
     assert "support.shop.models" not in sys.modules
     command = [sys.executable, "-m", "support.shop.application", place.url, json.dumps(dict(place.options)), *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -1,1 +1,1 @@
-"""Helpers of the tests of stores."""
+"""Helpers for the tests of stores."""

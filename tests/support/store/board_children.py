@@ -1,4 +1,7 @@
-"""Processes that count on a board, hold a lock while they are stopped, write items, and follow them."""
+"""Processes that use a board.
+
+They count, hold a lock while they are stopped, write items, and follow them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def count(place: Place, rounds: int, is_async: bool) -> None:
 
 
 def hold(place: Place, rounds: int, told: Connection) -> None:
-    """Take a lock, say its fence, wait to be told, and write; say what became of that."""
+    """Take a lock, report its fence, wait, and write; report the outcome."""
     with place.open() as saver:
         board = saver.store()
         for number in range(rounds):
@@ -55,7 +58,7 @@ def hold(place: Place, rounds: int, told: Connection) -> None:
                 with board.lock("desk", ttl=TTL) as lock:
                     if number % 2:
                         lock.put(BOARD, "x", late(None))
-                    else:  # it is stopped between its read and its write
+                    else:  # stopped between its read and its write
                         lock.update(BOARD, "x", late)
             except LockLost as error:
                 told.send(error.fence)
@@ -64,7 +67,7 @@ def hold(place: Place, rounds: int, told: Connection) -> None:
 
 
 def write_until(place: Place, name: str, begun: Any, stop: Any) -> None:
-    """Put and delete items of one's own until it is told to stop."""
+    """Put and delete items under this process's name until stopped."""
     with place.open() as saver:
         board, number = saver.store(), 0
         while not stop.wait(0.02):
@@ -81,7 +84,10 @@ def write_until(place: Place, name: str, begun: Any, stop: Any) -> None:
 
 
 def follow_until(place: Place, log: Path, cursor: Path, ready: Any) -> None:
-    """Follow the board from the stored cursor on; write down each change, and then the cursor, until it is killed."""
+    """Follow the board from the stored cursor until killed.
+
+    Each change is logged before the cursor is stored.
+    """
     with place.open(read_only=place.kind != "redis") as saver:
         feed = saver.store().watch(BOARD, cursor.read_text() if cursor.exists() else None, poll=0.02)
         for number, change in enumerate(feed):
@@ -96,5 +102,5 @@ def take(change: Any, log: Path) -> None:
 
 
 def last_in(log: Path) -> dict[str, Any]:
-    """Return what was seen of each item last; `None` if it was gone."""
+    """Return the last value seen of each item; `None` if it was deleted."""
     return dict(json.loads(line) for line in log.read_text().splitlines())

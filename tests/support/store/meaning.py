@@ -1,4 +1,4 @@
-"""Embeddings that tests understand and that record their calls, and a store that is called by one of its faces."""
+"""Predictable embeddings that record their calls, and a store used by one face."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ DIMS = 16
 
 
 def vector_of(text: str, dims: int = DIMS) -> list[float]:
-    """A vector that only equal texts have."""
+    """Return a vector that is unique to the text."""
     seed = int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest())
     found: list[float] = np.random.default_rng(seed).standard_normal(dims).tolist()
     return found
 
 
 def cosine(one: str, other: str, dims: int = DIMS) -> float:
-    """What a search should say of two texts."""
+    """Return the score that a search should compute for two texts."""
     a, b = np.array(vector_of(one, dims)), np.array(vector_of(other, dims))
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
 class Recorded(Embeddings):
-    """Embeds by `vector_of`; fails when a text holds "poison"."""
+    """Embeds by `vector_of`; fails if a text contains "poison"."""
 
     def __init__(self, dims: int = DIMS, model: str = "recorded") -> None:
         self.dims, self.model = dims, model

@@ -1,7 +1,7 @@
-"""What a store of LangGraph's does with items, by a dictionary: the reference of the tests of `KeelStore`.
+"""A dictionary that acts like LangGraph's stores: the reference for `KeelStore`.
 
-It follows LangGraph's `InMemoryStore`, and where that says nothing (`created_at`, times to live, the order of a search)
-the page of the room.
+It follows LangGraph's `InMemoryStore`, and otherwise the README of the room (`created_at`, times to live, order of a
+search).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from langgraph_keel.store.records import cell_key
 
 Place = tuple[tuple[str, ...], str]
 Seen = tuple[tuple[str, ...], str, Any, int, int]
-"""An item as a test compares it: its place, its value, and the microseconds of its making and its last change."""
+"""An item as tests compare it: place, value, and microseconds of creation and last change."""
 MINUTE = 60_000  # milliseconds
 ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
@@ -29,7 +29,7 @@ ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def seen(item: Item | None) -> Seen | None:
-    """Return an item that a store has returned, as the model has it."""
+    """Return an item that a store has returned, in the model's form."""
     if item is None:
         return None
     times = (int(at.timestamp()) * 1_000_000 + at.microsecond for at in (item.created_at, item.updated_at))
@@ -39,7 +39,7 @@ def seen(item: Item | None) -> Seen | None:
 
 @dataclass
 class Held:
-    """An item that is there, perhaps expired."""
+    """A stored item, perhaps expired."""
 
     value: dict[str, Any]
     created: int
@@ -49,13 +49,13 @@ class Held:
 
 
 class Model:
-    """The items of one place. `now` is the time by the clock of the store that is asked, in microseconds."""
+    """The items of one place. `now` is the store's time, in microseconds."""
 
     def __init__(self) -> None:
         self.items: dict[Place, Held] = {}
 
     def batch(self, ops: Iterable[Op], now: int) -> list[Any]:
-        """Carry out operations; return what each returns, items as `Seen`."""
+        """Perform operations; return the result of each, items as `Seen`."""
         ops, read, results = list(ops), dict[Place, None](), list[Any]()
         puts: dict[Place, PutOp] = {}
         for op in ops:
@@ -85,7 +85,7 @@ class Model:
         return results
 
     def sweep(self, now: int) -> int:
-        """Remove items that have expired; return how many."""
+        """Remove expired items; return their number."""
         over = [place for place in self.items if not self._lives(place, now)]
         for place in over:
             del self.items[place]
@@ -145,7 +145,7 @@ def _matches(condition: MatchCondition, namespace: tuple[str, ...]) -> bool:
 
 
 def is_like(value: Any, wanted: Any) -> bool:
-    """Return whether a value is what a filter asks of it."""
+    """Return whether a value matches a filter."""
     if isinstance(wanted, dict) and any(name.startswith("$") for name in wanted):
         return all(_applies(value, name, each) for name, each in wanted.items())
     if isinstance(wanted, dict):

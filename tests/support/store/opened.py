@@ -1,4 +1,4 @@
-"""Stores to be tested: on a place of their own, opened several times, with a clock that a test sets, by either face."""
+"""Stores under test, opened several times by either face, with a test clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.stores.redis import redis_store
 
 T = TypeVar("T")
 START = 1_800_000_000_000_000
-"""Microseconds since 1970 at which clocks of tests begin."""
+"""Microseconds since 1970 at which test clocks begin."""
 
 
 class Clock:
@@ -45,7 +45,10 @@ def with_clock(saver: KeelSaver, clock: Clock) -> KeelSaver:
 
 
 class Asked:
-    """A store that is asked by one face. Of an asynchronous one, all wait in one loop: that of `opened`."""
+    """A store that is used by one face.
+
+    All asynchronous calls wait in one loop, that of `opened`.
+    """
 
     loop: asyncio.AbstractEventLoop
 
@@ -84,7 +87,7 @@ class Asked:
 
 
 def counted(saver: KeelSaver) -> tuple[KeelStore, Counter]:
-    """Return a store, and how many round trips it takes."""
+    """Return a store, and a function that counts its round trips."""
     counter = Counter()
     return with_tap(saver, counter).store(), counter
 

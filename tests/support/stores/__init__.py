@@ -1,4 +1,4 @@
-"""The stores that the contract is run on: how each is opened, emptied, and read behind the saver's back."""
+"""The stores that the contract runs on: ways to open, empty and inspect them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ def _parts(thread: Thread) -> Iterator[Any]:
 
 
 class SqliteUnderTest:
-    """One database. A file is opened twice, as by two processes, and savers take turns; memory only once."""
+    """One database.
+
+    A file is opened twice, as by two processes, and savers alternate; a database in memory is opened once.
+    """
 
     def __init__(self, path: str) -> None:
         count = 1 if path == ":memory:" else 2
@@ -108,7 +111,10 @@ def _dump(execute: Any) -> bytes:
 
 @contextmanager
 def each_store(directory: Path) -> Iterator[dict[str, Any]]:
-    """Open one store of each kind, in a directory of its own and on the servers that run (`savers.SERVERS`)."""
+    """Open one store of each kind, in its own directory and on running servers.
+
+    The servers are those of `savers.SERVERS`.
+    """
     with ExitStack() as stack:
         yield {
             "memory": MemoryUnderTest(),

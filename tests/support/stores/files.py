@@ -1,4 +1,4 @@
-"""A directory for the contract: two drivers on it, as of two processes, and savers take turns."""
+"""A directory for the contract, with two alternating drivers, as of two processes."""
 
 from __future__ import annotations
 

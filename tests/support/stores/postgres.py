@@ -1,4 +1,4 @@
-"""PostgreSQL under test: a schema of its own on a real server, opened twice as by two processes."""
+"""PostgreSQL for the contract: a schema, opened twice as by two processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLES = ("threads", "entries", "items", "floors", "batches", "cells")
 
 
 class PostgresUnderTest:
-    """One schema, and two savers' connections that take turns."""
+    """One schema, and two savers' connections that alternate."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self.schema = options.get("schema")
@@ -37,7 +37,7 @@ class PostgresUnderTest:
         self._behind.execute("; ".join(f"DELETE FROM {table}" for table in self._tables).encode())
 
     def raw(self) -> bytes:
-        # In an order of their own: where a row was changed, the server puts it where there is room.
+        # Sorted, because the server moves a changed row to any free space.
         rows = [row for table in self._tables for row in sorted(self._all(table), key=repr)]
         return b"\n".join(
             restore_frame(part) if isinstance(part, bytes) else str(part).encode() for row in rows for part in row
@@ -58,7 +58,7 @@ class PostgresUnderTest:
 
 @contextmanager
 def postgres_store(url: str, **options: Any) -> Iterator[PostgresUnderTest]:
-    """Open a store in a schema of its own, and drop that in the end."""
+    """Open a store in its own schema, which is dropped at the end."""
     store = PostgresUnderTest(url, schema=f"keel_{uuid.uuid4().hex[:12]}", **options)
     try:
         yield store

@@ -1,4 +1,4 @@
-"""Redis for the contract: one prefix of a server or cluster, many savers that share two drivers."""
+"""Redis for the contract: one prefix of a server or cluster, two shared drivers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.saver_parts import async_driver_of, driver_of, store_of
 
 
 class RedisUnderTest:
-    """Two savers are opened, as by two processes; every further one shares the driver of one of them in turn."""
+    """Two savers, as of two processes; further ones share their drivers in turn."""
 
     def __init__(self, url: str, prefix: str) -> None:
         self.prefix = prefix
@@ -62,7 +62,7 @@ class RedisUnderTest:
 
 @contextmanager
 def redis_store(url: str) -> Iterator[RedisUnderTest]:
-    """Open a store under a prefix of its own, and delete its keys in the end."""
+    """Open a store under its own prefix, whose keys are deleted at the end."""
     store = RedisUnderTest(url, f"keel-{token_hex(6)}")
     try:
         yield store
@@ -72,7 +72,7 @@ def redis_store(url: str) -> Iterator[RedisUnderTest]:
 
 
 def legible(name: bytes, value: bytes) -> tuple[bytes, bytes]:
-    """What stands before the body of a field's value, and the frame that the body stands for."""
+    """Return the part of a field's value before the body, and the frame of the body."""
     before = {b"entry": rb"[^\n]*\n", b"item": rb"\d+ ", b"write": rb"[^ ]* [^ ]* "}
     line = re.match(before.get(name.partition(b":")[0], rb"(?s:.*)"), value)
     assert line
@@ -80,12 +80,12 @@ def legible(name: bytes, value: bytes) -> tuple[bytes, bytes]:
 
 
 def legible_cell(name: bytes, value: bytes) -> tuple[bytes, bytes]:
-    """As `legible`, of a cell."""
+    """As `legible`, for a cell."""
     return (b"", restore_frame(value)) if name.endswith(b":body") else (value, b"")
 
 
 def client_of(url: str) -> Any:
-    """A client of the test's own."""
+    """Return the test's own client."""
     if "+cluster" in url:
         return RedisCluster.from_url(url.replace("+cluster", ""))
     return redis.Redis.from_url(url)

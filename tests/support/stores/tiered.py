@@ -1,4 +1,4 @@
-"""A hot store before a cold one, for the contract: two pairs of connections, as by two processes."""
+"""A hot store before a cold one, for the contract, opened as by two processes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from langgraph_keel.saver import KeelSaver
 
 
 class TieredUnderTest:
-    """Two stores under test as one; each saver that is opened knows nothing of chains, as in a new process.
+    """Two stores under test as one; each opened saver starts without known chains.
 
     Args:
-        hot: The one with copies.
-        cold: The one that has all.
-        store: Makes the store of the two.
-        light: Most bytes that are left to the cold store; by default all goes to the hot one.
+        hot: The store with copies.
+        cold: The store with all data.
+        store: Creates the combined store.
+        light: Maximum bytes that are left to the cold store; by default all goes to the hot one.
     """
 
     def __init__(self, hot: Any, cold: Any, store: type[TieredStore] = TieredStore, light: int = 0) -> None:
@@ -48,12 +48,15 @@ class TieredUnderTest:
         self.cold.wipe()
 
     def raw(self) -> bytes:
-        """What the cold store has, and what only the hot one has: a copy says nothing new, and a remnant does."""
+        """Return the bytes of the cold store, and those that only the hot one has.
+
+        A copy adds no bytes, but a remnant does.
+        """
         cold: bytes = self.cold.raw()
         return b"\n".join([cold, *(part for part in self.copies() if part not in cold)])
 
     def copies(self) -> Iterator[bytes]:
-        """All headers and bodies of rows in the hot store."""
+        """Yield all headers and bodies of rows in the hot store."""
         with self.open() as saver:
             store: Any = saver.engine.session.store
             engine = self.hot.open().engine

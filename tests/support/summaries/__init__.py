@@ -1,1 +1,1 @@
-"""Helpers of the tests of summaries and archives."""
+"""Helpers for the tests of summaries and archives."""

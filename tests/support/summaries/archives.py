@@ -1,4 +1,4 @@
-"""An archive as its tests drive it: by either face of a saver, over messages of every kind."""
+"""An archive of messages of every kind, used by either face of a saver."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Box:
         return found
 
     def begin(self, thread: str = "t") -> None:
-        """Put the first checkpoint of a thread."""
+        """Store the first checkpoint of a thread."""
         config: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
         self.saver.put(config, empty_checkpoint(), {"source": "input", "step": -1, "parents": {}}, {})
 
@@ -60,7 +60,7 @@ class Box:
         return self.put(taking(messages, thread, **said))
 
     def cells(self, thread: str = "t") -> dict[str, Cell]:
-        """All cells of an archive, with their bodies."""
+        """Return all cells of an archive, with their bodies."""
         engine = self.saver.engine
         archive = archive_of(engine.session, thread)
         keys = [key for key, _ in engine.run(archive.every_raw())]
@@ -100,7 +100,7 @@ def taking(messages: Sequence[BaseMessage], thread: str = "t", **said: Any) -> R
 
 
 def turns(first: int, end: int) -> list[BaseMessage]:
-    """A plain conversation, from its message `first` on."""
+    """Return a plain conversation, starting at its message `first`."""
     kinds = (HumanMessage, AIMessage)
     return [kinds[n % 2](f"said {n}", id=f"m{n}") for n in range(first, end)]
 

@@ -1,4 +1,4 @@
-"""What the tests of summaries share: conversations with parallel calls of tools, and models that note what they see."""
+"""Conversations with parallel tool calls, and models that record their input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import Field
 
 
 class Noting(BaseChatModel):
-    """Answers with the next of some texts, the last of them for ever, and notes what it was asked."""
+    """Returns the next of some texts, repeating the last, and records its input."""
 
     said: list[Any] = Field(default_factory=lambda: ["a summary"])
     seen: list[str] = Field(default_factory=list)
@@ -40,7 +40,7 @@ class Noting(BaseChatModel):
 
 
 def calling(number: int, calls: int) -> list[AnyMessage]:
-    """A turn in which the model calls tools at once, with its results."""
+    """Return a turn in which the model calls tools in parallel, with their results."""
     names = [f"call-{number}-{each}" for each in range(calls)]
     asked: list[Any] = [{"name": "search", "args": {"q": name}, "id": name} for name in names]
     results = [ToolMessage(f"found {name}", tool_call_id=name, id=f"result-{name}") for name in names]
@@ -48,7 +48,7 @@ def calling(number: int, calls: int) -> list[AnyMessage]:
 
 
 def talk(turns: int, calls: int = 2, start: int = 0) -> list[AnyMessage]:
-    """A conversation; in each turn a person asks, tools are called, and the model answers."""
+    """Return a conversation of turns: a person asks, tools run, the model answers."""
     return [
         message
         for number in range(start, start + turns)
@@ -61,7 +61,10 @@ def talk(turns: int, calls: int = 2, start: int = 0) -> list[AnyMessage]:
 
 
 def orphans(messages: Sequence[BaseMessage]) -> list[tuple[str, str]]:
-    """The results whose call does not stand before them, and the calls that have no result: message and call."""
+    """Return results without an earlier call, and calls without a result.
+
+    Each has the numbers of its message and of its call.
+    """
     caller: dict[str, str] = {}
     waiting: dict[tuple[str, str], None] = {}
     lost = []

@@ -60,7 +60,7 @@ KINDS: dict[str, Any] = {
 
 
 def chat(node: Any, saver: Any, state: Any = MessagesState, key: str = "messages", **options: Any) -> Any:
-    """A graph that shortens its messages, and then answers."""
+    """Return a graph that shortens its messages, and then answers."""
 
     def answer(state: Any) -> Any:
         found = state[key] if isinstance(state, dict) else getattr(state, key)

@@ -1,6 +1,6 @@
-"""The command line as data: commands with their options, and the keys of what each prints with `--json`.
+"""The command line as data: options of commands, and keys of `--json` output.
 
-The store that they look at is a golden one, so that nothing here depends on a clock or on chance.
+The commands read a golden store, so that the output depends neither on a clock nor on chance.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _ABOUT = ("required", "multiple", "nargs", "envvar", "metavar", "hidden", "min",
 
 
 def parameter_form(parameter: Any, annotation: Any) -> dict[str, Any]:
-    """An option or argument. Its type is read from the function, for each Typer keeps it in another way."""
+    """Describe an option or argument.
+
+    Its type is read from the function, because each version of Typer stores it differently.
+    """
     form: dict[str, Any] = {
         "kind": parameter.param_type_name,
         "names": [*parameter.opts, *parameter.secondary_opts],
@@ -60,11 +63,11 @@ def commands() -> dict[str, Any]:
     return found
 
 
-# -- what they print --------------------------------------------------------------------------------------------------
+# -- their output -----------------------------------------------------------------------------------------------------
 
 
 def paths(value: Any, where: str = "") -> Iterator[str]:
-    """The paths of all keys in a JSON value; all elements of a list are one."""
+    """Return the paths of all keys in a JSON value; elements of a list share a path."""
     if isinstance(value, dict):
         for key, part in value.items():
             yield f"{where}.{key}".lstrip(".")
@@ -80,7 +83,7 @@ KEYS = f"2026:{b64encode(bytes(range(32))).decode()}"
 
 
 def asked(directory: Path) -> dict[str, tuple[str, ...]]:
-    """The words of each command that can print JSON, by its path and what is asked of it; in the order of the runs."""
+    """Return the arguments of each command that prints JSON, by name, in run order."""
     place = loaded("v1", "sqlite", directory)
     files = loaded("v1", "files", directory)
     with place.open() as saver:
@@ -88,7 +91,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         changed = story.request_of(saver, "changed")
         saver.for_tenant("acme").retention.set_policy(Retention(last=1))
         (died,) = saver.tools.calls("died")
-        # Which positions are those of subgraphs is different in each store that is made.
+        # Which positions belong to subgraphs differs in each created store.
         root = next(str(each.position) for each in saver.timeline("travel") if each.position > 2 and not each.namespace)
     log = max((directory / "files").glob("threads/*/*.jsonl"), key=lambda path: path.stat().st_size, default=None)
     assert log
@@ -173,7 +176,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "reject": ("reject", "--yes", claimed.id, "--by", "bob", *store),
         "edit": ("edit", "--yes", changed.id, "--by", "ann", "--args", '{"flight": "LH 3"}', *store),
         "answer": ("answer", "--yes", free.id, "--by", "ann", "--value", '"so"', *store),
-        # A policy by age would find more the older the golden store is.
+        # A policy by age would remove more as the golden store ages.
         "retention set": ("retention", "set", "--keep-last", "5", *store),
         "sweep": ("sweep", *store),
         "tenants, one deleted": ("tenants", "delete", "acme", "--yes", *store),
@@ -214,11 +217,11 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
 
 
 def printed(directory: Path) -> dict[str, list[str]]:
-    """The paths of the keys that each command prints with `--json`, and how it left."""
+    """Return the paths of the keys in each command's JSON, and its exit code if not 0."""
     found = {}
     for name, words in asked(directory).items():
         env = {"COLUMNS": "80", "NO_COLOR": "1"} | ({"KEEL_KEYS": KEYS} if "sealed.db" in words[-1] else {})
-        with patch.dict(ToolCache.__init__.__kwdefaults__, lease=1.0):  # `settle` watches a claim for so many seconds
+        with patch.dict(ToolCache.__init__.__kwdefaults__, lease=1.0):  # `settle` watches a claim for this many seconds
             result = CliRunner().invoke(app, [*words, "--json"], env=env)
         assert result.exit_code in (0, 1, 2), (name, words, result.output)
         assert result.stdout.startswith("{"), (name, result.output)
@@ -228,11 +231,11 @@ def printed(directory: Path) -> dict[str, list[str]]:
 
 
 def metadata_keys(directory: Path) -> list[str]:
-    """What Keel adds to the metadata of checkpoints."""
+    """Return the metadata keys that Keel adds to checkpoints."""
     with open_saver(f"sqlite:///{directory / 'metadata.db'}", graph_version="7", on_drift="ignore") as saver:
         graph = story.nested(saver)
         graph.invoke({"log": ["a"]}, story.config("t"))
-        # In the order in which they were put, a checkpoint of a subgraph may be before its root's.
+        # In the order of storage, a checkpoint of a subgraph may precede its root's.
         moments = [moment for moment in saver.timeline("t") if not moment.namespace]
         saver.rewind(moments[0])
         saver.fork(moments[1], "u")
@@ -246,7 +249,7 @@ def metadata_keys(directory: Path) -> list[str]:
 
 
 def surface(directory: Path) -> dict[str, Any]:
-    """All of it."""
+    """Return the whole surface."""
     return {
         "commands": commands(),
         "json": printed(directory),

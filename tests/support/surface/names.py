@@ -1,4 +1,4 @@
-"""What a program can write down of Keel, as data: names, signatures, fields, options. No module's place is in it."""
+"""The public Python API as data: names, signatures, fields, options; no modules."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_ours(cls: Any) -> bool:
 
 
 def text_of(annotation: Any) -> str:
-    """An annotation without the modules that its names are from."""
+    """Return an annotation without its modules."""
     shown = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     return _DOTTED.sub("", shown.replace("'", '"'))
 
@@ -52,7 +52,7 @@ def default_of(default: Any) -> str:
 
 
 def parameters(function: Any, *, without_self: bool) -> list[str]:
-    """Parameters as they are written, and marks for those by position or by name only."""
+    """Return the parameters as written, with marks for positional- and keyword-only."""
     found = list(inspect.signature(function).parameters.values())
     return list(map(parameter_form, found[1:] if without_self else found))
 
@@ -87,7 +87,7 @@ def function_form(function: Any, *, without_self: bool = False) -> dict[str, Any
 
 
 def holder_of(cls: Any, name: str) -> Any:
-    """The class that defines a name for `cls`."""
+    """Return the class that defines a name for `cls`."""
     return next((base for base in cls.__mro__ if name in vars(base)), None)
 
 
@@ -125,14 +125,14 @@ def fields_of(cls: Any) -> list[str]:
 
 
 def bases_of(cls: Any) -> list[Any]:
-    """Public and foreign classes that it extends, the nearest first."""
+    """Return the public and foreign classes that it extends, the nearest first."""
     names = (getattr(langgraph_keel, name) for name in langgraph_keel.__all__)
     public = {*filter(inspect.isclass, names), testing.Face, testing.SaverMachine}
     return [base for base in cls.__mro__[1:] if base is not object and (base in public or not is_ours(base))]
 
 
 def own_members(cls: Any) -> dict[str, Any]:
-    """Its members, without those that a public class which it extends has in the same form."""
+    """Return its members, except those that it inherits unchanged from a public class."""
     known = [{name: member_form(base, name) for name in members(base)} for base in bases_of(cls) if is_ours(base)]
     forms = {name: member_form(cls, name) for name in members(cls)}
     return {name: form for name, form in forms.items() if not any(each.get(name) == form for each in known)}
@@ -162,11 +162,11 @@ def form_of(holder: Any, name: str) -> Any:
     return function_form(named) if inspect.isfunction(named) else f"<{type(named).__name__}>"
 
 
-# -- savers: which options they take, wherever those are declared -----------------------------------------------------
+# -- savers: the options they accept, wherever those are declared -----------------------------------------------------
 
 
 def effective(cls: Any) -> list[str]:
-    """The parameters of a constructor, with those that its `**options` hand on."""
+    """Return the parameters of a constructor, with those that its `**options` forward."""
     said: dict[str, str] = {}
     for base in cls.__mro__:
         if "__init__" not in vars(base) or not is_ours(base):
@@ -196,11 +196,11 @@ def saver_form(name: str) -> dict[str, Any]:
     return form
 
 
-# -- what public names lead to ----------------------------------------------------------------------------------------
+# -- classes reached through public names -----------------------------------------------------------------------------
 
 
 def reached() -> dict[str, Any]:
-    """Classes that have no public name, and whose values programs hold all the same."""
+    """Return the classes without a public name whose instances programs receive."""
     hints = typing.get_type_hints
     with MemorySaver() as saver:
         timeline = saver.timeline("none")
@@ -224,7 +224,7 @@ def reached() -> dict[str, Any]:
 
 
 def timeline_address() -> Any:
-    """The address of a moment, as it comes from a saver."""
+    """Return the address of a moment, as a saver returns it."""
     with MemorySaver() as saver:
         config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
         checkpoint: Any = {
@@ -240,7 +240,7 @@ def timeline_address() -> Any:
 
 
 def surface() -> dict[str, Any]:
-    """All of it."""
+    """Return the whole surface."""
     assert issubclass(MemorySaver, KeelSaver)
     return {
         "names": sorted(langgraph_keel.__all__),

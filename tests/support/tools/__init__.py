@@ -1,1 +1,1 @@
-"""Helpers of the tests of the tool ledger."""
+"""Helpers for the tests of the tool ledger."""

@@ -1,4 +1,4 @@
-"""A tool cache with a clock of its own and tools that count their calls."""
+"""A tool cache with a test clock, and tools that count their calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CallId = Annotated[str, InjectedToolCallId]
 
 
 class Clock:
-    """Milliseconds since 1970, as the cache is told."""
+    """Milliseconds since 1970, as passed to the cache."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000_000
@@ -50,7 +50,7 @@ def call(
 
 
 class Counting:
-    """A tool `make` that counts its runs, and answers what a function of the call's id gives."""
+    """A tool `make` that counts its runs; its result is `answer` of the call's id."""
 
     def __init__(self, answer: Callable[[str], Any] = str, **options: Any) -> None:
         self.runs = 0
@@ -67,5 +67,5 @@ class Counting:
 
 
 def keeping(saver: KeelSaver, **policy: Any) -> ToolCache:
-    """A cache that answers equal calls of a thread, unless the policy names another scope."""
+    """Return a cache with the scope "thread" by default."""
     return ToolCache(saver, default=ToolPolicy(**{"scope": "thread"} | policy))

@@ -1,4 +1,4 @@
-"""What the tests of the tool ledger run in children: an agent that calls three tools at once, and dies when told to."""
+"""For children: an agent that calls three tools in parallel and dies on demand."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from support.places import Place
 from support.process_children import exit_code, forked
 
 SLOW = 0.06
-"""Seconds that the slow tool takes: more than the others need, with their claims and results."""
+"""Seconds that the slow tool takes: more than the claims and results of the others need."""
 THREE = ("fast", "quick", "slow")
 
 
 class Moment(NamedTuple):
-    """When a process is killed: `delay` seconds after `what` has happened `number` times."""
+    """The time of a kill: `delay` seconds after `what` has happened `number` times."""
 
     what: str
     number: int
@@ -51,7 +51,10 @@ class Moment(NamedTuple):
 
 
 class Outside(Tap):
-    """What the world sees: a line in a file before each act of a tool, and one after. A request is a moment, too."""
+    """The tools' external effects: a line in a file before and after each act.
+
+    A request of the store also counts as a moment.
+    """
 
     def __init__(self, path: Path, moment: Moment | None = None) -> None:
         self._path, self._moment = path, moment
@@ -89,13 +92,16 @@ class Outside(Tap):
 
 
 class Arguments(BaseModel):
-    """What every tool takes. Made once: a schema takes longer than the rest of a tool, and each life makes three."""
+    """The arguments of every tool.
+
+    Created once: a schema takes longer than the rest of a tool, and each life needs three.
+    """
 
     on: str
 
 
 def acting(name: str, outside: Outside, seconds: float = 0.0) -> BaseTool:
-    """A tool that acts on the world."""
+    """Return a tool that acts on the world."""
 
     def act(on: str) -> str:
         outside.note(f"begin {name}")
@@ -113,7 +119,7 @@ def acting(name: str, outside: Outside, seconds: float = 0.0) -> BaseTool:
 
 
 def asking(outside: Outside) -> BaseTool:
-    """A tool that asks a person before it acts."""
+    """Return a tool that asks a person before it acts."""
 
     def act(on: str) -> str:
         answer = interrupt({"may I": on})
@@ -132,7 +138,7 @@ def three_tools(outside: Outside) -> list[BaseTool]:
 
 
 class Scripted(BaseChatModel):
-    """A model that calls some tools at once, by new names each time, and then says that it has finished."""
+    """A model that calls tools in parallel, with new ids each time, and then finishes."""
 
     calls: Sequence[str]
 
@@ -151,7 +157,7 @@ class Scripted(BaseChatModel):
 
 
 def node_graph(cache: ToolCache, tools: Sequence[BaseTool], **options: Any) -> Any:
-    """An agent with a `ToolNode`: all calls of a step are one task."""
+    """Return an agent with a `ToolNode`: all calls of a step are one task."""
     model = Scripted(calls=[tool.name for tool in tools])
     tool_node = ToolNode(tools, wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call)
     graph = StateGraph(MessagesState)
@@ -164,7 +170,7 @@ def node_graph(cache: ToolCache, tools: Sequence[BaseTool], **options: Any) -> A
 
 
 def agent_graph(cache: ToolCache, tools: Sequence[BaseTool]) -> Any:
-    """LangChain's own agent: each call of a step is a task."""
+    """Return LangChain's agent: each call of a step is a task."""
     model = Scripted(calls=[tool.name for tool in tools])
     return create_agent(model, list(tools), middleware=[cache.middleware()], checkpointer=cache.saver)
 
@@ -177,19 +183,19 @@ GRAPHS: Mapping[str, Callable[[ToolCache, Sequence[BaseTool]], Any]] = {"node": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """One process: it begins a thread, or goes on with it, until it ends or is killed.
+    """One process, which starts or resumes a thread, until it ends or is killed.
 
     Attributes:
         place: The store.
-        path: Where the tools leave their lines.
+        path: The file to which the tools append their lines.
         thread: The thread.
         is_async: Whether it runs on the async face.
-        durability: LangGraph's.
+        durability: LangGraph's option.
         graph: One of `GRAPHS`.
         unknown: The policy of all tools.
-        with_question: Whether the second tool asks a person; the slow one is not kept then, and runs in every life.
-        moment: When it is killed, if it is.
-        answer: What a person answers to all that was asked.
+        with_question: Whether the second tool asks a person; then the slow one is not recorded and runs in every life.
+        moment: The time of the kill, if any.
+        answer: A person's answer to all questions.
     """
 
     place: Place
@@ -216,10 +222,10 @@ class Life:
 
 
 class End(NamedTuple):
-    """How a life ended.
+    """The end of a life.
 
     Attributes:
-        how: `killed`; `finished`, with what the tools said; `unknown`, with a tool and its key; `asked`, with the
+        how: `killed`; `finished`, with the tools' results; `unknown`, with a tool and its key; `asked`, with the
             questions.
     """
 
@@ -228,7 +234,7 @@ class End(NamedTuple):
 
 
 def live(life: Life, told: Connection) -> None:
-    """Live one life, and say how it ended."""
+    """Live one life, and report its end."""
     outside = Outside(life.path, life.moment)
     with life.place.open() as saver:
         cache = ToolCache(with_tap(saver, outside), life.policies(), default=ToolPolicy(unknown=life.unknown))
@@ -262,9 +268,9 @@ DONE = object()
 
 
 def _input(state: StateSnapshot, answer: Any) -> Any:
-    """The answers, or nothing where there is something to go on with, or the first input again.
+    """Return the answers, or `None` to resume, or the first input again.
 
-    Not by `state.next`: it is empty, too, where the last task has left its writes and no checkpoint yet.
+    `state.next` cannot decide this: it is also empty if the last task has stored its writes and no checkpoint yet.
     """
     if answer is not None and state.interrupts:
         return Command(resume={question.id: _answer_to(question.value, answer) for question in state.interrupts})
@@ -274,7 +280,7 @@ def _input(state: StateSnapshot, answer: Any) -> Any:
 
 
 def _answer_to(question: Any, answer: Any) -> Any:
-    """A word; or, where a call was in doubt before, as the question wants it: with the attempt that is meant."""
+    """Return a plain answer, or, for a call that was in doubt, one with its attempt."""
     is_again = isinstance(question, dict) and "problem" in question
     return {"decision": answer, "attempt": question["attempt"]} if is_again else answer
 
@@ -298,11 +304,11 @@ def said_by_tools(values: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(message.text for message in values["messages"] if isinstance(message, ToolMessage))
 
 
-# -- a process that forks one child a life: nobody has to import anything ----------------------------------------------
+# -- a process that forks one child per life, so that no child has to import anything ----------------------------------
 
 
 def nursery(orders: Connection) -> None:
-    """Let each life that is ordered be lived in a child, until nobody orders any more."""
+    """Run each requested life in a child, until `None` is received."""
     while (life := orders.recv()) is not None:
         orders.send(_lived(life))
 
@@ -317,7 +323,7 @@ def _lived(life: Life) -> tuple[int, End]:
         end = End("killed")
     reading.close()
     code = exit_code(child)
-    return code, End("killed") if code == -signal.SIGKILL else end  # some die with their last word on the lips
+    return code, End("killed") if code == -signal.SIGKILL else end  # some are killed after they have sent their end
 
 
 Lives = Callable[[Life], End]
@@ -325,7 +331,7 @@ Lives = Callable[[Life], End]
 
 @contextmanager
 def open_nursery(mp: Any) -> Iterator[Lives]:
-    """Start a nursery; a life that fails on its own fails the test."""
+    """Start a nursery; a life that fails by itself fails the test."""
     orders, theirs = mp.Pipe()
     process = mp.Process(target=nursery, args=(theirs,), daemon=True)
     process.start()

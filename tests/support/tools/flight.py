@@ -1,4 +1,4 @@
-"""What the tests of single flight run, here and in children: calls of a tool that notes each of its runs."""
+"""Calls of a tool that logs its runs, for the tests of single flight."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Flight:
     """Calls of one tool, from many processes.
 
     Attributes:
-        place: Where the ledger is.
-        log: A file that gets a line when a run begins, with the process's id, and one when it ends.
-        seconds: How long the tool takes.
-        lease: Of the cache.
-        holder: Under which name the process makes calls; its own if there is none.
+        place: The store of the ledger.
+        log: A file that gets a line at the start of a run, with the process's id, and one at its end.
+        seconds: Duration of the tool.
+        lease: Lease of the cache.
+        holder: Name under which the process claims calls; its own by default.
         skew: Seconds by which its clock is ahead.
     """
 
@@ -85,12 +85,12 @@ class Flight:
         return cache.tool(StructuredTool.from_function(self.make, self.amake, name="make"))
 
     def at_once(self) -> Flight:
-        """The same tool, when it takes no time."""
+        """Return the same tool without its delay."""
         return replace(self, seconds=0.0)
 
 
 def ask(flight: Flight, who: int, gate: Any, told: Any) -> None:
-    """Make the call when all others do."""
+    """Make the call concurrently with the others."""
     with flight.place.open() as saver, flight.cache(saver, scope="shared") as cache:
         saver.setup()
         gate.wait(60)
@@ -98,7 +98,7 @@ def ask(flight: Flight, who: int, gate: Any, told: Any) -> None:
 
 
 def hold(flight: Flight, told: Any) -> None:
-    """Make the call, and tell its result and what was logged."""
+    """Make the call, and send its result and the logged warnings."""
     warnings: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
@@ -112,7 +112,7 @@ def hold(flight: Flight, told: Any) -> None:
 
 
 def set_clock(skew: int) -> None:
-    """Let the clock of this process's caches be ahead by so many seconds."""
+    """Set the clock of this process's caches ahead by `skew` seconds."""
     pytest.MonkeyPatch().setattr("langgraph_keel.tools.cache._now", lambda: time.time_ns() // 1_000_000 + 1000 * skew)
 
 

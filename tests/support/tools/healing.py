@@ -1,6 +1,6 @@
-"""Conversations whose runs die, are cancelled, fail or ask while their tools run, and what a provider accepts of them.
+"""Conversations whose runs end while tools run, and the providers' rules for them.
 
-A life is one process, as far as one process can play several: when it dies, its store refuses all that it still sends.
+Runs die, are cancelled, fail or ask. A life simulates one process: when it dies, its store rejects all later requests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _OPENAI, _ANTHROPIC = openai_model(), anthropic_model()
 
 
 def problems_of(messages: Sequence[BaseMessage]) -> list[str]:
-    """What providers would refuse: each call has one answer, right behind its message, in the order of the calls."""
+    """Return what providers would reject.
+
+    Each call must have one answer, directly after its message, in the order of the calls.
+    """
     asked = [[call["id"] for call in _calls(message)] for message in messages]
     answered: list[list[str]] = [[] for _ in messages]
     last = 0
@@ -52,8 +55,8 @@ def _calls(message: BaseMessage) -> list[Any]:
 
 
 def _openai_problems(messages: Sequence[BaseMessage]) -> list[str]:
-    """As the API says it: an assistant's message with tool calls must be followed by the answers to each of them."""
-    # private: what a model sends, without sending it
+    """Apply OpenAI's rule: answers to all calls must follow the assistant's message."""
+    # private: builds the request of a model without sending it
     sent = _OPENAI._get_request_payload(list(messages))["messages"]
     due: list[str] = []
     found: list[str] = []
@@ -68,8 +71,8 @@ def _openai_problems(messages: Sequence[BaseMessage]) -> list[str]:
 
 
 def _anthropic_problems(messages: Sequence[BaseMessage]) -> list[str]:
-    """As the API says it: each use of a tool must have a result in the next message."""
-    # private: what a model sends, without sending it
+    """Apply Anthropic's rule: the next message must contain a result for each call."""
+    # private: builds the request of a model without sending it
     sent = _ANTHROPIC._get_request_payload(list(messages))["messages"]
     blocks = [each["content"] if isinstance(each["content"], list) else [] for each in sent]
     used = [[one["id"] for one in each if one["type"] == "tool_use"] for each in blocks]
@@ -80,14 +83,15 @@ def _anthropic_problems(messages: Sequence[BaseMessage]) -> list[str]:
 
 @dataclass
 class World:
-    """What the tools have done, and what the model was told.
+    """The actions of the tools, and the input of the model.
 
     Attributes:
-        turns: What the tools do that the model calls, input after input. The model calls none when it is out of turns.
-        reuses_ids: Whether the model gives the calls of each turn the same ids.
-        dies_last: Whether a call that dies first waits until the one of its turn that works has ended.
+        turns: The actions of the tools that the model calls, turn by turn. The model calls no tools when no turns
+            remain.
+        reuses_ids: Whether the model reuses the ids of calls in each turn.
+        dies_last: Whether a dying call waits until the working call of its turn has ended.
         has_cancelled: Whether a loop has cancelled calls, maybe between the ledger and the first line of the tool.
-        has_died: Whether the store of a life was cut off, so that the ledger may not know how a call has ended.
+        has_died: Whether the store of a life was cut off, so that the ledger may not know a call's outcome.
         error: The error with which the last life ended, if any.
     """
 
@@ -107,7 +111,7 @@ class World:
 
     @cached_property
     def tool(self) -> BaseTool:
-        """A tool that does what it is called with."""
+        """A tool that performs the action in its arguments."""
 
         def act(does: str, number: int) -> str:
             self.begun.add(number)
@@ -135,7 +139,7 @@ class World:
         return StructuredTool.from_function(act, aact, name="act", description="Acts.")
 
     def answer(self, messages: Sequence[BaseMessage]) -> AIMessage:
-        """What the model says; what is wrong with what it is told is noted."""
+        """Return the model's answer, and record problems of its input."""
         self.problems += problems_of(messages)
         for message in messages:
             if isinstance(message, ToolMessage) and not self.reuses_ids:
@@ -152,7 +156,7 @@ class World:
         return AIMessage("", tool_calls=calls)
 
     def _check(self, text: str, number: int) -> None:
-        """Note what is not true of a call."""
+        """Record a problem if the answer to a call is not true."""
         is_true = {
             f"did {number}": number in self.ended,
             "This call was not made": number not in self.begun,
@@ -166,7 +170,7 @@ class World:
 
 
 class Told(BaseChatModel):
-    """A model that says what the world lets it say."""
+    """A model whose answers come from the world."""
 
     world: Any
 
@@ -182,7 +186,7 @@ class Told(BaseChatModel):
 
 
 class Dies(Tap):
-    """The store of a process that dies when it sends a request: that one, and all after it, are not carried out."""
+    """The store of a process that dies: request number `at` and all later ones fail."""
 
     def __init__(self, at: int | None) -> None:
         self.left = at
@@ -195,13 +199,13 @@ class Dies(Tap):
 
 
 def agent_of(cache: ToolCache, world: World, *others: Any) -> Any:
-    """LangChain's agent: each call of a step is a task."""
+    """Return LangChain's agent: each call of a step is a task."""
     around = [cache.healing_middleware(), *others, cache.middleware()]
     return create_agent(Told(world=world), [world.tool], middleware=around, checkpointer=cache.saver)
 
 
 def loop_of(cache: ToolCache, world: World) -> Any:
-    """A graph of one's own: all calls of a step are one task."""
+    """Return a custom graph: all calls of a step are one task."""
 
     def heal(state: MessagesState, config: RunnableConfig) -> Any:
         return {"messages": cache.heal_tool_calls(state["messages"], config)}
@@ -227,7 +231,7 @@ GRAPHS = {"agent": agent_of, "loop": loop_of}
 async def live(
     saver: KeelSaver, world: World, kind: str, face: str, given: Any, *, dies_at: int | None = None, **options: Any
 ) -> list[BaseMessage]:
-    """Run a graph once, in a process of its own, and return the messages that the thread has then."""
+    """Run a graph once, as one process; return the resulting messages of the thread."""
     tap = Dies(dies_at)
     cache = ToolCache(with_tap(saver, tap))
     graph = GRAPHS[kind](cache, world)

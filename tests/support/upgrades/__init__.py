@@ -1,1 +1,1 @@
-"""Helpers of the tests of upgrades."""
+"""Helpers for the tests of upgrades."""

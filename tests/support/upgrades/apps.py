@@ -1,4 +1,7 @@
-"""Two versions of an application, threads of the first in each state that a thread can be left in, and the upgrade."""
+"""Two versions of an application, and the upgrade between them.
+
+Threads of version 1 are left in every possible state.
+"""
 
 from __future__ import annotations
 
@@ -85,12 +88,12 @@ def build_1(saver: KeelSaver | None) -> Any:
         return {"log": [f"asked {interrupt('pay?')}"]}
 
     def right(state: State1, config: RunnableConfig) -> Any:
-        # Where a task fails while a sibling ends, LangGraph may drop what that has written: so this waits for it.
+        # If a task fails while a sibling ends, LangGraph may drop the sibling's writes, so wait for those.
         thread: RunnableConfig = {"configurable": {"thread_id": config["configurable"]["thread_id"]}}
         until = monotonic() + 60
         while saver and monotonic() < until:
             found = saver.get_tuple(thread)
-            # Not what `intake` has written: the checkpoint that follows may not be stored yet.
+            # The writes of `intake` do not count: the next checkpoint may not be stored yet.
             if found and ("cents", 2000) in [(channel, value) for _, channel, value in found.pending_writes or ()]:
                 break
             sleep(0.01)
@@ -115,7 +118,10 @@ def build_1(saver: KeelSaver | None) -> Any:
 
 
 def build_2(saver: KeelSaver | None) -> Any:
-    """Return the graph of version 2: channels and nodes have other names, and one node is gone."""
+    """Return the graph of version 2.
+
+    Channels and nodes are renamed, and one node is removed.
+    """
 
     def intake(state: State2) -> Any:
         return {"euros": 12.5, "log": ["intake"], "notes": [1]}
@@ -144,7 +150,7 @@ def build_2(saver: KeelSaver | None) -> Any:
 
 
 def deployed() -> Any:
-    """Return the graph of version 2, as a command asks for it."""
+    """Return the graph of version 2, as a command loads it."""
     return build_2(None)
 
 
@@ -179,12 +185,12 @@ def thread_of(number: int) -> RunnableConfig:
 
 
 def write_1(saver: KeelSaver, number: int) -> None:
-    """Have version 1 write a thread, and leave it as its kind says."""
+    """Have version 1 write a thread, and leave it in the state of its kind."""
     write_all_1(saver, [number])
 
 
 def write_all_1(saver: KeelSaver, numbers: Iterable[int]) -> None:
-    """Have version 1 write threads, and leave each as its kind says."""
+    """Have version 1 write threads, and leave each in the state of its kind."""
     graph = build_1(saver)
     for number in numbers:
         given = {"kind": KINDS[number % len(KINDS)], "name": "Ada Lovelace", "log": ["in"], "notes": [0]}
@@ -200,12 +206,12 @@ SEEN: dict[str, tuple[list[str], tuple[str, ...], list[Any]]] = {
         ["in", "intake", "left"],
         ("right",),
         [0, 10, 20],
-    ),  # of what has run, LangGraph shows what it has written
+    ),  # LangGraph shows the writes of tasks that have run
     "enrich": (["in", "intake"], ("finish",), [0, 10]),
     "sent": (["in", "intake"], ("labour", "labour"), [0, 10]),
     "new": (["in"], ("intake",), [0]),
 }
-"""What version 2 sees of each kind: the log, the nodes that run next, and the notes."""
+"""The view of version 2 of each kind: the log, the next nodes, and the notes."""
 
 ENDS: dict[str, tuple[list[str], list[Any]]] = {
     "done": (["in", "intake", "finish"], [0, 10, 90]),
@@ -216,11 +222,11 @@ ENDS: dict[str, tuple[list[str], list[Any]]] = {
     "sent": (["in", "intake", "work 1", "work 2", "finish 12.5 EUR"], [0, 10, 9]),
     "new": (["in", "intake", "finish 12.5 EUR"], [0, 1, 9]),
 }
-"""What version 2 makes of each kind, when it goes on with it."""
+"""The result of version 2 for each kind after resuming it: the log and the notes."""
 
 
 def check_seen(graph: Any, number: int) -> None:
-    """See that version 2 reads a thread of version 1 as it should."""
+    """Check that version 2 reads a thread of version 1 correctly."""
     kind = KINDS[number % len(KINDS)]
     log, after, notes = SEEN[kind]
     state = graph.get_state(thread_of(number))
@@ -236,7 +242,7 @@ def check_seen(graph: Any, number: int) -> None:
 
 
 def go_on(graph: Any, number: int) -> dict[str, Any]:
-    """Have version 2 go on with a thread of version 1 to its end; return the state."""
+    """Run a thread of version 1 to its end with version 2; return the state."""
     kind = KINDS[number % len(KINDS)]
     if kind in ("asks", "inside"):
         graph.invoke(Command(resume="yes"), thread_of(number))
@@ -248,7 +254,7 @@ def go_on(graph: Any, number: int) -> dict[str, Any]:
 
 
 def check_end(values: dict[str, Any], number: int) -> None:
-    """See what has become of a thread of version 1."""
+    """Check the final state of a thread of version 1."""
     log, notes = ENDS[KINDS[number % len(KINDS)]]
     assert (sorted(values["log"]), values["notes"]) == (sorted(log), notes)
     assert values.get("said") == ("yes 25.0" if KINDS[number % len(KINDS)] == "inside" else None)

@@ -1,9 +1,9 @@
-"""A shop's agent, twelve changes that break what it has stored, and one process that tries them all.
+"""A shop's agent and twelve changes that break its stored threads.
 
     python doctor.py DIRECTORY THREADS [unchanged]
 
-Each version runs in a child that was forked for it, so that no class of another one is there. What `keel doctor` says
-of each is printed as JSON.
+One process tries them all: each version runs in a forked child, so that classes of other versions are absent. The
+report of `keel doctor` for each is printed as JSON.
 """
 
 from __future__ import annotations
@@ -133,11 +133,11 @@ BREAKS: dict[str, tuple[Change, str, str]] = {
         "tax",
     ),
 }
-"""Each change, and what `keel doctor` is to say: what breaks, and where."""
+"""Each change, and the expected report of `keel doctor`: the breakage and its place."""
 
 
 def shop(source: str) -> Any:
-    """Return a version of the shop, as the module that it is in its own process."""
+    """Return a version of the shop, as the main module of its process."""
     module = ModuleType("shop")
     sys.modules["shop"] = module
     exec(compile(source, "shop.py", "exec"), vars(module))
@@ -158,7 +158,7 @@ def write(url: str, threads: int, serde: Any = None) -> None:
 
 
 def diagnose(source: str, url: str) -> dict[str, Any]:
-    """Return what `keel doctor` says of a version."""
+    """Return the report of `keel doctor` for a version."""
     from langgraph_keel.cli import app
 
     shop(source)
@@ -172,7 +172,7 @@ def diagnose(source: str, url: str) -> dict[str, Any]:
 
 
 def in_child(job: Callable[[], Any], place: Path) -> Any:
-    """Return what a function returns in a process that was forked for it."""
+    """Return the result of a function that runs in a forked process."""
     child = os.fork()
     if not child:
         try:
@@ -184,7 +184,7 @@ def in_child(job: Callable[[], Any], place: Path) -> Any:
 
 
 def main(directory: Path, threads: int, *only: str) -> dict[str, Any]:
-    """Try all of them; or unchanged code only, and say how many seconds that takes."""
+    """Try all changes; or only unchanged code, and print the seconds that it takes."""
     import langgraph.prebuilt  # noqa: F401  # once, for all children
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
