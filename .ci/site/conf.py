@@ -87,8 +87,9 @@ def mend_links(app: Sphinx, doctree: nodes.document) -> None:
     for link in doctree.findall(addnodes.pending_xref):
         link.attributes.pop("refspecific", None)
     directory = app.env.doc2path(app.env.docname).parent
-    for link in list(doctree.findall(lambda node: isinstance(node, nodes.Element) and node.get("reftype") == "myst")):
-        if isinstance(link, addnodes.download_reference) or (directory / link["reftarget"]).is_dir():
+    for link in [*doctree.findall(addnodes.download_reference), *doctree.findall(addnodes.pending_xref)]:
+        # A link to a page has the domain "doc": its target is an address, which may be that of a directory, too.
+        if link.get("reftype") == "myst" and not link["refdomain"] and (directory / link["reftarget"]).exists():
             link.replace_self(link.children)
 
 
