@@ -149,7 +149,7 @@ class TenantContract(RigFixtures):
         """That could happen if the caller forgets the tenant's name."""
         rig.author().put({"a": 1})
         if views_of(rig):
-            with pytest.raises(InvalidInput, match="no store of a tenant"):
+            with pytest.raises(InvalidInput, match="not the store of a tenant"):
                 rig.face.verb("delete_all", 10)
         assert [info.thread_id for info, _ in rig.face.verb("read_threads", Page(None, 10))] == ["t"]
 

@@ -552,7 +552,7 @@ class TravelContract(RigFixtures):
             config = eight_steps(warm)[3]
             meanwhile = Meanwhile(1, lambda: warm.backend.open().prune(["t"]))
             face = warm.on(with_tap(warm.backend.open(), meanwhile))
-            with pytest.raises(NotFound, match="meanwhile"):
+            with pytest.raises(NotFound, match="concurrently"):
                 getattr(face, verb)(config)
             assert len(told(warm, "t")) == 1
 

@@ -135,7 +135,7 @@ def test_a_directory_with_a_database_of_keels(store: Path, read_only: bool, is_o
 def test_a_directory_with_another_database(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE bookmarks (url)")
-    with FileSaver(path.parent) as saver, pytest.raises(NotAKeelStore, match=r"there is 'keel\.db'"):
+    with FileSaver(path.parent) as saver, pytest.raises(NotAKeelStore, match=r"it contains 'keel\.db'"):
         value_of(saver)
 
 

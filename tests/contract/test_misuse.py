@@ -104,7 +104,7 @@ def test_what_is_not_in_the_list_is_refused_before_it_is_written() -> None:
     saver = MemorySaver(types=[Listed])
     config: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
     checkpoint: Any = {"v": 4, "id": "1", "ts": "", "channel_versions": {}, "versions_seen": {}}
-    with pytest.raises(UnstorableValue, match=r"channel 'a'.*Unlisted.*add the class"):
+    with pytest.raises(UnstorableValue, match=r"channel 'a'.*Unlisted.*add it there"):
         saver.put(config, checkpoint | {"channel_values": {"a": [Listed(Unlisted())]}}, {}, {})
     assert saver.get_tuple(config) is None
     saver.put(config, checkpoint | {"channel_values": {"a": [Listed(Listed())]}}, {}, {})

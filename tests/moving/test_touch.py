@@ -306,7 +306,7 @@ def test_options_that_do_not_go_together(old_file: OldStore, tmp_path: Path) -> 
     with pytest.raises(InvalidInput, match="import_from"):
         MemorySaver(moving_from=old_file.url, tenants="required")
     old_graphs.talk(SqliteSaver(tmp_path / "new.db"), "t", 1)
-    with pytest.raises(InvalidInput, match="a saver that may write"):
+    with pytest.raises(InvalidInput, match="a writable saver"):
         open_saver(f"sqlite:///{tmp_path}/new.db", read_only=True, moving_from=old_file.url)
     for wrong in ("redis://host", 3, MemorySaver()):
         with pytest.raises(InvalidInput):

@@ -273,7 +273,7 @@ class FileDriver(FileRoot):
             raise NotFound(f"{self.root}: there is no Keel store")
         if others:
             raise NotAKeelStore(
-                f"{self.root}: not empty, and not a store of Keel (it contains {others[0]!r}): pass an empty "
+                f"{self.root}: not empty, and not a Keel store (it contains {others[0]!r}): pass an empty "
                 f"directory, such as {self.root / 'threads'}"
             )
 

@@ -110,7 +110,7 @@ def _connect_and_check(path: str, mode: str, migrations: Migrations) -> sqlite3.
 def _check_format(connection: sqlite3.Connection, path: str) -> int:
     tables, found = _look(connection, path)
     if not tables:
-        raise NotAKeelStore(f"{path} is an empty database, not a store of Keel")
+        raise NotAKeelStore(f"{path} is an empty database, not a Keel store")
     return found
 
 
