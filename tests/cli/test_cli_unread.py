@@ -17,7 +17,7 @@ from langgraph_keel.backends.sqlite.store import SqliteStore
 # `--url` alone is enough to open these.
 BY_URL = pytest.mark.parametrize("place", ["sqlite", "files", "postgres"], indirect=True)
 SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-ADVICE = "import its module before reading, or pass it in types=[...] If you trust it: --import support.shop.models\n"
+ADVICE = "import its module before reading, or add it to types=[...] If you trust it: --import support.shop.models\n"
 REASON = ADVICE.removesuffix(" If you trust it: --import support.shop.models\n")
 
 
@@ -98,7 +98,7 @@ def test_each_command_shows_what_can_be_read(place: Place) -> None:
 def test_an_archived_message_that_is_not_read_is_shown_and_found(place: Place) -> None:
     url = left_by_a_shop(place, "archive").url
     found = keel("archive", "archived", "--search", "invoice", "--url", url, COLUMNS="200")
-    assert "2 messages hold 'invoice', in 1 part" in found.stdout
+    assert "2 messages contain 'invoice', in 1 part" in found.stdout
     assert "An invoice" in found.stdout
     assert "Memo, not read" in found.stdout
     assert '"content": "The invoice of o7"' in found.stdout
