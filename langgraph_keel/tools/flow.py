@@ -344,6 +344,8 @@ class Flow:
             raise
         except Exception as error:
             yield from self._give_up(claim, FAILED, error=f"{type(error).__name__}: {error}"[:_ERROR])
+            if self._by_time:
+                yield from self._wait_for_calls_under_way(call)  # the error ends the run
             raise
         except BaseException:
             # Cancelled while the tool ran: its effects are unknown, and this task must not wait for a store.

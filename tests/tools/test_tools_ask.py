@@ -6,10 +6,11 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
-from threading import Barrier, Condition, local
+from threading import Barrier, Condition, Event, local
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ from support.tool_graphs import (
     thread,
     tool_graph,
 )
+from support.tools.flight import wait_until
 
 from langgraph_keel import KeelSaver, MemorySaver, ToolCache, ToolPolicy
 from langgraph_keel.tools import cache as cache_module
@@ -274,6 +276,48 @@ async def test_also_to_one_whose_thread_was_overtaken(turn: tuple[str, str], mon
     await test_an_answer_goes_to_the_call_that_was_asked_about("sync", turn)
 
 
+async def test_a_call_that_runs_when_another_one_fails_changes_no_later_question(small: ToolCache) -> None:
+    """An async `ToolNode` ends at the first error; its other calls would ask beside those of the next attempt."""
+    has_started, has_failed, may_ask = Event(), Event(), Event()
+
+    @tool
+    def pay() -> str:
+        """Pay; fail the first time."""
+        if not has_failed.is_set():
+            assert has_started.wait(20)
+            has_failed.set()
+            raise OSError
+        return f"paid {interrupt('how much?')}"
+
+    @tool
+    def ask() -> str:
+        """Ask a person; the first time, late."""
+        if not has_started.is_set():
+            has_started.set()
+            assert may_ask.wait(20)
+        return str(interrupt("when?"))
+
+    def states() -> list[tuple[str, str]]:
+        return [(call.tool, call.state) for call in small.saver.tools.calls("1")]
+
+    graph = tool_graph(small, [pay, ask], [calls(("pay", {}, "call-1"), ("ask", {}, "call-2"))])
+    attempt = asyncio.create_task(run(graph, "async", hello(), thread("1")))
+    assert await asyncio.to_thread(has_failed.wait, 20)
+    await asyncio.to_thread(wait_until, lambda: ("pay", "failed") in states())
+    assert not attempt.done()
+    may_ask.set()
+    with suppress(OSError):
+        await attempt
+    said = {"how much?": "10", "when?": "noon"}
+    result = await run(graph, "async", None, thread("1"))
+    for _ in range(2):
+        result = await resume(graph, "async", said[question(result)], thread("1"))
+    assert {name: message.content for name, message in answers(result).items()} == {
+        "call-1": "paid 10",
+        "call-2": "noon",
+    }
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize(("face", "deaths"), [("sync", 0), ("sync", 2), ("async", 2)])
 async def test_a_call_gets_its_own_answers(
@@ -300,7 +344,11 @@ async def test_a_call_gets_its_own_answers(
         try:
             return await run(graph, face, value, thread("1"))
         except Killed:
-            small.close()  # records that the call was cancelled
+            others = asyncio.all_tasks() - {asyncio.current_task()}  # a crash would end the other calls as well
+            for each in others:
+                each.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            small.close()  # records that the calls were cancelled
             return await go(None)
 
     script = [calls(*(("ask", {"x": x}, name) for x, name in enumerate(names)))]
