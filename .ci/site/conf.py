@@ -1,6 +1,6 @@
 """The documentation site, built by Sphinx from the pages where they are: CONTRIBUTING.md has the command.
 
-The source directory is the repository. The pages that only the site has (navigation, API reference) are beside this
+The source directory is the repository. The pages that only the site has (navigation, API reference) are next to this
 file. The addresses of pages come from their directories: `langgraph_keel/tools/README.md` is `tools.html`.
 """
 

@@ -112,7 +112,7 @@ class ApprovalRequest:
         owner: The owner of the thread (`configurable["user_id"]`).
         expires_at: ISO time from which it cannot be decided; `None` is never.
         on_expiry: The result of expiry: the agent gets a rejection (`reject`), or continues to wait (`wait`).
-        claimed_by: The reviewer who has reserved it.
+        claimed_by: The reviewer that reserved the request.
         claimed_until: ISO time of the end of the reservation.
         reminded_at: ISO time of the last reminder.
         decision: The decision.

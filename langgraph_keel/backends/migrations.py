@@ -49,5 +49,5 @@ def refuse_older(where: str, found: int, known: int, why: str) -> NotSetUp:
     """Return the error of a store that has an older format."""
     return NotSetUp(
         f"{where} has format {found}, this Keel needs {known}, and {why}: close every older Keel, then run "
-        "`keel schema --upgrade --url ...` as a user who may write the store (--print shows the changes first)"
+        "`keel schema --upgrade --url ...` as a user with write access (--print shows the changes first)"
     )

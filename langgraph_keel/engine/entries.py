@@ -569,8 +569,8 @@ def without_stray(
         return writes
     if not _was_taken(writes, there, codec):
         _log.warning(
-            "thread %r: an answer was ignored, as checkpoint %s has no open question. saver.status(%r) shows what the "
-            "thread waits for",
+            "thread %r: an answer was ignored, as checkpoint %s has no open question. saver.status(%r) shows the "
+            "state of the thread",
             *(address.thread_id, address.checkpoint_id, address.thread_id),
         )
     return [write for write in writes if write[0] != RESUME] or None

@@ -266,7 +266,7 @@ def sealed_store_of(session: Session) -> SealedStore:
 
 
 def describe_backups(session: Session, keyring: Keyring | None) -> Plan[Sequence[str]]:
-    """Return sentences about who can read backups after an erasure.
+    """Return sentences about access to backups after an erasure.
 
     At most two round trips.
     """

@@ -109,7 +109,7 @@ class Repository:
         """
         try:
             file = None
-            if self._lock_path.parent.exists():  # otherwise git reports what is wrong with its repository
+            if self._lock_path.parent.exists():  # otherwise git reports the problem with its repository
                 file = FileIO(os.open(self._lock_path, os.O_RDWR | os.O_CREAT, MODE), "r+")
             try:
                 if file is not None:
