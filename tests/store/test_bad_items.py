@@ -46,7 +46,9 @@ JSON: list[dict[str, Any]] = [
 
 @each_backend
 @each_face
-def test_no_label_is_taken_for_another(backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_similar_namespace_labels_are_distinct(
+    backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     around = [((), ()), (("a",), ()), (("a", "b"), ()), (("a", "b"), ("c",))]
     namespaces: list[tuple[str, ...]] = [(*before, label, *after) for before, after in around for label in ODD]
     with opened(backend, tmp_path, request) as place:
@@ -86,7 +88,7 @@ def test_any_text_is_a_key(backend: str, face: str, tmp_path: Path, request: pyt
 
 @each_backend
 @each_face
-def test_what_is_refused_leaves_nothing(
+def test_a_refused_batch_stores_nothing(
     backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     with opened(backend, tmp_path, request) as place:
@@ -125,7 +127,7 @@ def test_what_is_refused_leaves_nothing(
 
 @each_backend
 @each_face
-def test_json_is_read_back_as_it_was_put(
+def test_json_values_are_read_back_unchanged(
     backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     with opened(backend, tmp_path, request) as place:
@@ -142,9 +144,7 @@ def test_json_is_read_back_as_it_was_put(
 
 
 @each_backend
-def test_what_a_program_changes_afterwards_is_not_stored(
-    backend: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_later_changes_to_a_value_are_not_stored(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     with opened(backend, tmp_path, request) as place:
         store, value = place.open().store(), {"list": [1], "dict": {"a": 1}}
         store.put(("a",), "k", value)
@@ -187,7 +187,7 @@ FOUND: list[tuple[Any, str]] = [
 
 @each_backend
 @each_face
-def test_filters_on_what_is_missing_or_of_another_type(
+def test_filters_on_missing_fields_and_other_types(
     backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     values: dict[str, dict[str, Any]] = {
@@ -215,7 +215,7 @@ class Noted(TypedDict):
 
 @each_backend
 @each_face
-def test_what_a_run_has_put_stays_when_its_thread_is_deleted(
+def test_items_of_a_run_survive_the_deletion_of_its_thread(
     backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     def remember(state: Noted, *, store: BaseStore) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def test_what_a_run_has_put_stays_when_its_thread_is_deleted(
         assert Asked(place.open().store(), face).get(("memories", "ada"), "seat").value == {"text": "window"}
 
 
-def test_a_configuration_that_is_none_is_refused() -> None:
+def test_an_invalid_ttl_configuration_is_refused() -> None:
     with MemorySaver() as saver:
         for ttl in ("1", {"minutes": 1}, {"default_ttl": 0}, {"omit_expired": False}):
             with pytest.raises(InvalidInput, match="ttl"):
