@@ -140,7 +140,7 @@ FREE_QUESTIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", FREE_QUESTIONS)
-def test_anything_else_is_a_free_question(name: str) -> None:
+def test_any_other_interrupt_is_a_free_question(name: str) -> None:
     value = FREE_QUESTIONS[name]
     assert list(asks_of(value)) == [FREE]
     assert answer_of(value, [APPROVE]) is True
