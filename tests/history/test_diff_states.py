@@ -148,7 +148,6 @@ def test_a_message_with_an_array_can_be_compared() -> None:
 
 
 def test_an_edit_names_the_message_that_contains_it() -> None:
-    """An edit names the message that contains it."""
     inner = HumanMessage("a", id="in")
     outer = ToolMessage("-", tool_call_id="1", id="out", artifact={"history": [inner]})
     newer = outer.model_copy(update={"artifact": {"history": [inner.model_copy(update={"content": "b"})]}})

@@ -290,7 +290,7 @@ def test_async_methods_make_no_blocking_requests(saver: KeelSaver) -> None:
     asyncio.run(look())
 
 
-def test_concurrent_readers_of_a_timeline_share_its_moments(saver: KeelSaver) -> None:
+def test_concurrent_reads_of_a_timeline_duplicate_no_moments(saver: KeelSaver) -> None:
     talk(saver)
     tl = saver.timeline("t")
 
