@@ -202,7 +202,7 @@ def test_old_and_new_data_are_not_mixed_after_an_unsynced_truncation() -> None:
     assert not [content for content in found if content and b"o" in content and b"n" in content]
 
 
-def test_a_failed_sync_drops_dirty_pages() -> None:
+def test_a_failed_sync_drops_pages_that_are_not_written_again() -> None:
     made = Create("f"), Sync("f"), Sync("")
     failed = Write("f", 0, b"a" * 4096), Sync("f", failed=True)
     assert contents("f", *made, *failed, Sync("f")) == {bytes(4096)}
