@@ -252,7 +252,7 @@ async def by_own_client(place: Place, face: str) -> AsyncIterator[KeelSaver]:
 @pytest.mark.parametrize("is_lost", [True, False])
 @pytest.mark.parametrize("is_pruned", [True, False])
 @each_face
-async def test_a_conflict_with_a_callers_own_client_may_be_stored(
+async def test_with_the_callers_client_a_conflict_may_be_stored_after_a_prune(
     place: Place, face: str, is_pruned: bool, is_lost: bool
 ) -> None:
     """Keel cannot know whether the client retried.
