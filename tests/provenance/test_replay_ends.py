@@ -138,7 +138,7 @@ async def test_replay_ends_at_a_step_without_a_recorded_outcome(memory: Scene, f
 
 
 @faces
-async def test_replay_ignores_a_step_refused_because_of_drift(face: str) -> None:
+async def test_replay_ends_at_a_step_refused_because_of_drift(face: str) -> None:
     """A refusal because of drift is not an outcome of the graph."""
     with MemorySaver(on_drift="raise") as saver:
         for served in ("fake-1", "fake-2"):
