@@ -255,7 +255,7 @@ POLICIES = st.builds(
 
 @given(threads(), POLICIES, st.integers(0, 13))
 @settings(max_examples=examples(120), deadline=None)
-def test_choosing_again_chooses_no_more(moments: list[NodeAndHeader], policy: Retention, cut: int) -> None:
+def test_choosing_again_keeps_the_chosen_checkpoints(moments: list[NodeAndHeader], policy: Retention, cut: int) -> None:
     """After an interrupted prune (oldest first), and after a complete one."""
     heads = {node.stamp for node, _ in moments if node.is_head}
     kept = choose(policy, moments, NOW, ()) | heads

@@ -35,7 +35,7 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]
 
 
 @pytest.mark.parametrize("strategy", ["keep_latest", Retention(last=5)], ids=str)
-def test_a_prune_before_the_parent_of_a_subgraph_is_stored(
+def test_a_prune_before_a_subgraphs_parent_is_stored_loses_no_steps(
     saver: KeelSaver, strategy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With `durability="async"`; the root is stored after its subgraph was pruned."""
