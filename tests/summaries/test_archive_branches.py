@@ -118,7 +118,7 @@ def test_a_restore_after_a_prune_includes_everything() -> None:
         assert names(graph) == said(*(f"q{n}" for n in range(8)))
 
 
-def test_a_summary_that_has_the_id_of_a_replaced_message() -> None:
+def test_a_summary_may_have_the_id_of_a_replaced_message() -> None:
     with MemorySaver(archive_removed=True) as saver:
         graph, archive = shortened(saver), saver.archive("t")
         for n in range(7):

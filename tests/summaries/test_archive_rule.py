@@ -92,7 +92,7 @@ def test_every_kind_of_removal_is_archived(how: str) -> None:
         assert graph.get_state(CONFIG).values["messages"] == [*gone, *left]
 
 
-def test_the_rule_takes_extra_trips_only_for_removals() -> None:
+def test_the_rule_takes_extra_trips_only_for_removals_and_edits() -> None:
     counter, taken = Counter(), []
     for watched in (False, ["messages"]):
         with MemorySaver(archive_removed=watched) as saver:
