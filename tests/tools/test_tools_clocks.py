@@ -120,7 +120,7 @@ def test_call_fields_of_wrong_types_are_rejected(wrong: dict[str, Any]) -> None:
         CALLS.unpack([{"tool": "look", "state": "claimed", **wrong}])
 
 
-def test_listed_states_use_clocks(flight: Flight, saver: KeelSaver) -> None:
+def test_a_claimed_call_is_listed_as_unknown_after_its_lease(flight: Flight, saver: KeelSaver) -> None:
     with holder(replace(flight, seconds=60, lease=1.0, holder=ELSEWHERE)):
         assert [call.state for call in saver.tools.calls("t")] == ["claimed"]
     wait_until(lambda: [call.state for call in saver.tools.calls("t")] == ["unknown"])

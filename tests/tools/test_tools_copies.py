@@ -53,7 +53,7 @@ async def test_a_call_in_doubt_is_copied_or_refused(tmp_path: Path, face: str) -
         assert len(shop.refunded) == 1
 
 
-async def test_a_copy_to_a_target_with_another_secret_is_refused(tmp_path: Path) -> None:
+async def test_unused_results_are_not_copied_to_a_target_with_another_secret(tmp_path: Path) -> None:
     shop = Shop()
     with SqliteSaver(tmp_path / "one.db") as source, SqliteSaver(tmp_path / "two.db") as target:
         await run(graph_of(target, Shop()), "sync", hello(), thread("own"))

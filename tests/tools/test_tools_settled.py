@@ -62,7 +62,7 @@ async def doubtful(saver: KeelSaver, face: str, thread_id: str = "t") -> str:
 
 
 @each_face
-async def test_every_settlement_is_in_the_audit_trail(saver: KeelSaver, face: str) -> None:
+async def test_a_settlement_is_recorded_once_in_the_audit_trail(saver: KeelSaver, face: str) -> None:
     key = await doubtful(saver, face)
     with pytest.raises(InvalidInput, match="by must name"):
         await does(saver, face, "tools.settle", "t", key, "retry", by="keel:x")
