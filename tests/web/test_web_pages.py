@@ -40,7 +40,7 @@ async def request_of(saver: KeelSaver, thread: str) -> str:
 
 
 @pytest.mark.slow
-async def test_every_page_and_form_works_on_each_backend(saver: KeelSaver) -> None:
+async def test_pages_and_forms_work_on_each_backend(saver: KeelSaver) -> None:
     await fill(saver)
     async with client(saver) as page:
         inbox = await page.page("/")

@@ -175,7 +175,7 @@ async def test_a_read_only_app_refuses_all_changes(saver: KeelSaver) -> None:
     assert (await saver.approvals.aget(name)).status == "waiting"
 
 
-async def test_identify_names_the_reviewer(saver: KeelSaver) -> None:
+async def test_identify_must_return_a_valid_name(saver: KeelSaver) -> None:
     async def later(request: Any) -> str:
         return "tom"
 
