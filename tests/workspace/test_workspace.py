@@ -331,7 +331,7 @@ def test_tenants_have_separate_trees(root: Path) -> None:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def test_keel_restore(root: Path) -> None:
+def test_keel_workspace(root: Path) -> None:
     with opened(root) as saver:
         write(root, b"a", "file", b"1\n")
         save(saver)
