@@ -103,7 +103,7 @@ def points_upwards(module: str, other: str) -> bool:
     return FLOOR[there] >= FLOOR[here]
 
 
-def test_rooms_import_downwards_only() -> None:
+def test_modules_import_only_lower_layers() -> None:
     edges = {(module, other) for module, path in MODULES.items() for other in modules_of_ours(path)}
     assert {edge for edge in edges if points_upwards(*edge)} == set()
 
