@@ -420,3 +420,7 @@ def test_a_damaged_item_is_named_and_a_copy_takes_the_others(store: tuple[str, s
     assert "thread ''" not in copied
     assert "checksum" in copied
     assert len(keel_json("store", "ls", "--url", f"files:{tmp_path / 'b'}")["items"]) == len(FILL) - 1
+    assert len(keel_json("store", "ls", *store)["items"]) == len(FILL) - 1
+    removed = keel_json("store", "rm", "board", "offer-7", "--yes", *store)["removed"]
+    assert "does not decode" in removed["error"]
+    keel("check", *store)
