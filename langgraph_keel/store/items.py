@@ -241,9 +241,9 @@ class Items:
 
     def _seen_in(self, key: str, cell: Cell | None, is_removed: bool) -> Seen | None:
         """Return the version in a cell. To remove an item it need not decode."""
-        if cell is None or is_removed:
-            return cell and Seen(cell.token, 0, 0, None, "")
-        return self._seen_of(self._cells.keep(key, cell))
+        if cell is None:
+            return None
+        return Seen(cell.token, 0, 0, None, "") if is_removed else self._seen_of(self._cells.keep(key, cell))
 
     def _seen_of(self, kept: Kept[StoredItem]) -> Seen:
         item, cell = kept.record, kept.cell

@@ -694,7 +694,7 @@ def _swap_cell(
     if (expected or new) and execute(SWAPS[expected is not None, new is not None], parameters).fetchall():
         return Swapped(True)
     current = _read_cell(execute, shelf, key)
-    is_done = current is expected is None or ruling(current, expected, new) == "again"
+    is_done = (current is None and expected is None) or ruling(current, expected, new) == "again"
     return Swapped(True) if is_done else Swapped(False, current)
 
 
