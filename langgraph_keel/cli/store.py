@@ -39,7 +39,7 @@ from langgraph_keel.cli.output import (
     print_lines,
 )
 from langgraph_keel.display.text import count_of, one_line, plain
-from langgraph_keel.errors import InvalidInput, KeelError, NotFound
+from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound
 from langgraph_keel.store.checks import check_place
 from langgraph_keel.store.files import ItemFiles, name_of_file, read_items, write_item
 from langgraph_keel.store.records import StoredItem
@@ -218,12 +218,16 @@ def rm(namespace: Namespace, key: Key, url: Url = DEFAULT_URL, yes: Yes = False,
     if not yes and (json or not sys.stdin.isatty()):
         raise InvalidInput("nothing was removed: there is no terminal to ask in; add --yes")
     with open_to_change(url) as saver:
-        found = _find(saver, place, key)
+        try:
+            found = _find(saver, place, key)
+            shown, removed = jsons.dumps(found.value, ensure_ascii=False), _json_of(found)
+        except CorruptStore as error:
+            shown, removed = str(error), {"namespace": [*place], "key": key, "error": str(error)}
         if not yes:
-            typer.echo(f"{_shown(place, key)}: {one_line(jsons.dumps(found.value, ensure_ascii=False))}", err=True)
+            typer.echo(f"{_shown(place, key)}: {one_line(shown)}", err=True)
             confirm("Remove it?", "Nothing was removed.")
         saver.store().delete(place, key)
-    print_answer({"removed": _json_of(found)}, Text(f"removed {_shown(place, key)}", "green"), as_json=json)
+    print_answer({"removed": removed}, Text(f"removed {_shown(place, key)}", "green"), as_json=json)
 
 
 def _find(saver: Any, place: tuple[str, ...], key: str) -> Item:

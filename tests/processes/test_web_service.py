@@ -248,7 +248,7 @@ def conversation(thread: str, says: int) -> Iterator[str]:
         if not number % 4:
             said = f"refunded 40.0 for order {thread}-{number}"
             yield from ("", said)
-        yield f"You said, or I did: {said}"
+        yield f"The last message was: {said}"
 
 
 def talk(service: Service, thread: str, is_replaced: Event) -> int:

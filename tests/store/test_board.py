@@ -502,14 +502,19 @@ def test_a_watch_covers_exactly_its_namespace_and_those_below(depth: int) -> Non
         bare.close()
 
 
-def test_a_watch_resumes_after_each_change(board: KeelStore) -> None:
+def test_a_watch_repeats_the_change_that_was_being_handled(board: KeelStore) -> None:
     for number in range(20):
         board.put(NS, f"k{number}", {"n": number})
     feed, cursors = board.watch(NS, timeout=0), []
     for _ in feed:
         cursors.append(feed.cursor)
     for number, cursor in enumerate(cursors):
-        assert [n for _, n in seen(look(board, cursor)[0])] == [*range(number + 1, 20)]
+        assert {n for _, n in seen(look(board, cursor)[0])} == {*range(number, 20)}
+    assert look(board, feed.cursor)[0] == []
+    for number in range(20):
+        board.delete(NS, f"k{number}")
+    # A follower that handled a change and was killed is told that the item is gone, though it never knew a version.
+    assert look(board, cursors[7])[0] == [ItemChange(NS, f"k{number}", None) for number in range(8)]
 
 
 def test_an_expired_item_is_yielded_as_deleted(saver: KeelSaver) -> None:

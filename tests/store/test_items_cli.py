@@ -418,3 +418,7 @@ def test_a_damaged_item_is_reported_and_the_others_are_copied(store: tuple[str, 
     assert "thread ''" not in copied
     assert "checksum" in copied
     assert len(keel_json("store", "ls", "--url", f"files:{tmp_path / 'b'}")["items"]) == len(FILL) - 1
+    assert len(keel_json("store", "ls", *store)["items"]) == len(FILL) - 1
+    removed = keel_json("store", "rm", "board", "offer-7", "--yes", *store)["removed"]
+    assert "does not decode" in removed["error"]
+    keel("check", *store)
