@@ -293,8 +293,9 @@ class KeelStore(BaseStore):
             timeout: Seconds without a change after which the feed ends; 0 ends it after one poll, `None` never.
 
         Raises:
-            InvalidInput: If an argument is invalid; while iterating, if there are more items.
-            StoreError: While iterating, as `saver.history.follow` raises it.
+            InvalidInput: If an argument is invalid; while iterating, if more than 10,000 items are below the namespace.
+            StoreError: While iterating, if the store fails. If it is busy or unreachable, polls are retried as in
+                `saver.history.follow`.
         """
         from langgraph_keel.runs.worker import PollTimer
         from langgraph_keel.store.watch import ItemFeed
