@@ -16,6 +16,7 @@ from langgraph_keel.approvals.questions import (
     as_taken,
     close_request,
     close_unstored,
+    how_to_decide,
     is_from_decision,
     is_keel_question,
     is_stored,
@@ -472,14 +473,10 @@ def resume(session: Session, thread_id: str) -> Plan[Command[Any]]:
         waiting = yield from Approvals(session).of_thread(thread_id)
         requests = [request_at(each.request, session.now) for each in waiting]
         ids = ", ".join(f"{each.id} is {each.status}" for each in requests)
-        advice = ""
+        advice = f", and `saver.status({thread_id!r})` reports its next step" if not ids else ""
         if first := next((each for each in requests if each.status in OPEN), None):
-            kind = first.allowed[0]
-            needed = {"edit": "args", "answer": "value"}.get(kind)
-            call = f"saver.approvals.{kind}({first.id!r}, by=...{f', {needed}=...' if needed else ''})"
-            command = f"keel {kind} {first.id} --by NAME{f' --{needed} JSON' if needed else ''}"
-            advice = f": decide it first, by {call} or `{command}`"
-        raise NotFound(f"thread {thread_id!r}: nothing to resume with: {ids or 'it waits for nobody'}{advice}")
+            advice = f": decide it first, by {how_to_decide(first)}"
+        raise NotFound(f"thread {thread_id!r}: nothing to resume with: {ids or 'it has no open question'}{advice}")
     return Command(resume=dict(found))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
@@ -81,8 +82,47 @@ def test_resume_distinguishes_a_missing_thread_from_an_idle_thread() -> None:
         with pytest.raises(NotFound, match="there is no thread 'u'"):
             saver.approvals.resume("u")
         compiled(saver, lambda _: {"told": "done"}).invoke(START_STATE, CONFIG)
-        with pytest.raises(NotFound, match="it waits for nobody"):
+        with pytest.raises(NotFound, match=r"it has no open question, and `saver.status..t..` reports its next step"):
             saver.approvals.resume("t")
+
+
+def test_a_resume_value_that_decides_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with MemorySaver() as saver:
+        graph = compiled(saver, Price().book)
+        graph.invoke(START_STATE, CONFIG)
+        graph.invoke(None, CONFIG)
+        assert not caplog.records  # it asks again
+        (request,) = saver.approvals.pending()
+        for number in (1, 2):
+            assert "__interrupt__" in graph.invoke(Command(resume=True), CONFIG)
+            assert len(caplog.messages) == number
+        assert f"`keel approve {request.id} --by NAME`" in caplog.text
+        assert "On Friday" not in caplog.text
+        caplog.clear()
+        saver.approvals.approve(request.id, by="ann")
+        assert graph.invoke(Command(resume=True), CONFIG)["told"].by == "ann"
+        assert not caplog.records
+
+
+def test_message_text_is_accepted_as_plain_data() -> None:
+    """`message.text` is of a subclass of `str`."""
+    said = HumanMessage("LH 1").text
+    assert type(said) is not str
+    with MemorySaver() as saver:
+        graph = compiled(saver, lambda _: {"told": request_approval("book", {"to": said}, facts={said: said}).args})
+        graph.invoke(START_STATE, CONFIG)
+        (request,) = saver.approvals.pending()
+        assert (request.args, request.facts) == ({"to": "LH 1"}, {"LH 1": "LH 1"})
+        saver.approvals.approve(request.id, by="ann")
+        assert graph.invoke(saver.approvals.resume("t"), CONFIG) == {"told": {"to": "LH 1"}}
+
+
+def test_message_text_is_shown_without_quotes() -> None:
+    asked = {"action_request": {"action": "book", "args": {"to": HumanMessage("LH 1").text}}, "config": {}}
+    with MemorySaver() as saver:
+        compiled(saver, lambda _: {"told": interrupt(asked)}).invoke(START_STATE, CONFIG)
+        (request,) = saver.approvals.pending()
+    assert request.value["action_request"]["args"] == {"to": "LH 1"}
 
 
 def test_only_questions_take_extra_round_trips() -> None:

@@ -279,6 +279,11 @@ def test_a_pooler_that_forgets_prepared_statements_is_named(postgres_url: str, s
     assert "open with prepare_threshold=None" in str(name_error(caught.value, "here"))
 
 
+def test_the_advice_of_the_server_is_a_sentence() -> None:
+    error = psycopg.OperationalError("port 5432 failed: Connection refused\n\tIs the server running on that host?")
+    assert str(name_error(error, "here")).endswith("failed: Connection refused. Is the server running on that host?")
+
+
 def converse(saver: PostgresSaver, thread: str) -> None:
     config: Any = config_for(thread)
     for n in range(40):

@@ -57,8 +57,8 @@ def test_a_value_that_cannot_be_stored(saver: Any, value: Any, path: str, kind: 
     with pytest.raises(UnstorableValue, match=f"thread 't', checkpoint 00000002, channel 'v'.*{path}") as caught:
         saver.put(config, checkpoint_of("00000002", {"f": filler, "v": value}), METADATA, {})
     assert caught.value.type_name.startswith(kind)
-    with pytest.raises(UnstorableValue, match=r"thread 't', checkpoint 00000001.*task-1.*'v'"):
-        saver.put_writes(config, [("v", value)], "task-1")
+    with pytest.raises(UnstorableValue, match=r"thread 't', checkpoint 00000001.*task-1 to \['v'\]"):
+        saver.put_writes(config, [("w", 1), ("v", value)], "task-1")
     assert [found.checkpoint["id"] for found in saver.list(config_for("t"))] == ["00000001"]
     assert saver.get_tuple(config).pending_writes == []
     saver.put(config, checkpoint_of("00000003", {"f": filler, "v": [1, 2]}), METADATA, {})

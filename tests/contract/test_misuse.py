@@ -54,6 +54,11 @@ MISUSES: dict[str, tuple[Callable[[], Any], str]] = {
     "one string for a list of threads": (lambda: MemorySaver().prune("abc"), r"\['abc'\]"),
     "one string for a list of runs": (lambda: MemorySaver().delete_for_runs("abc"), r"\['abc'\]"),
     "a URL for a path": (lambda: SqliteSaver("sqlite:///agent.db"), "open_saver"),
+    "a URL of PostgreSQL for a path": (
+        lambda: SqliteSaver.from_conn_string("postgresql://ada:secret@localhost/agents"),
+        "^'postgresql:...' is a URL, not a path: use open_saver.url., or PostgresSaver$",
+    ),
+    "a URL of Redis for a directory": (lambda: FileSaver("redis://localhost"), "or RedisSaver"),
     "a host for a URL of Redis": (lambda: RedisSaver("localhost:6379"), "begins with redis://"),
     "a dotted name for a class": (lambda: KeelSerializer(types=["models.Order"]), "list of classes"),  # type: ignore[list-item]
     "a class for a list of classes": (lambda: MemorySaver(types=int), "list of classes"),  # type: ignore[arg-type]
@@ -89,6 +94,14 @@ def test_without_its_client_a_backend_says_what_to_install(client: str, extra: s
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert f"needs {client}: pip install '{needs}' (Keel's extra '{extra}')" in said
+
+
+def test_without_starlette_the_web_page_says_what_to_install() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needs = next(each for each in project["optional-dependencies"]["web"] if each.startswith("starlette"))
+    program = "import sys; sys.modules['starlette'] = None; import langgraph_keel.web"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stderr
+    assert said.endswith(f"the web page needs Starlette: pip install '{needs}' (Keel's extra 'web')\n")
 
 
 @pytest.mark.parametrize("url", ["mysql://ada:secret@localhost/db", "host=localhost user=ada password=secret"])
