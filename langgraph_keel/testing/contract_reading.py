@@ -183,7 +183,7 @@ class ReadingContract(RigFixtures):
         assert rig.face.read(second).parent_config == first
         assert rig.face.read(first).parent_config is None
 
-    def test_reads_a_checkpoint_by_id(self, rig: Rig) -> None:
+    def test_get_tuple_reads_a_checkpoint_by_id(self, rig: Rig) -> None:
         configs = rig.author().follow([{"a": [1]}, {"a": [1, 2]}, {"a": [2]}])
         found = [values_of(rig.face.read(at("t", "", id_of(config)))) for config in configs]
         assert found == [{"a": [1]}, {"a": [1, 2]}, {"a": [2]}]
@@ -445,7 +445,7 @@ def _spoil_values(values: dict[str, Any]) -> None:
 class ListingContract(RigFixtures):
     """`list`."""
 
-    def test_lists_newest_first(self, rig: Rig) -> None:
+    def test_list_returns_newest_first(self, rig: Rig) -> None:
         configs = rig.author().follow([{"n": n, "list": list(range(n))} for n in range(5)])
         found = list(rig.face.list(at()))
         assert [each.config for each in found] == configs[::-1]
@@ -466,7 +466,7 @@ class ListingContract(RigFixtures):
             author.put({}, checkpoint_id=checkpoint_id)
         assert [id_of(found) for found in rig.face.list(at())] == ["k", "a", "z", "m"]
 
-    def test_filters_by_metadata(self, warm: Rig) -> None:
+    def test_list_filters_by_metadata(self, warm: Rig) -> None:
         author = warm.author()
         for name, metadata in METADATA.items():
             author.put({}, metadata={"name": name, **metadata})
@@ -505,7 +505,7 @@ class ListingContract(RigFixtures):
         assert [id_of(each) for each in found] == ["4", "2"]
         assert [id_of(each) for each in rig.face.list(at("t", "sub"), before=at("t", "", "9"), limit=1)] == ["6"]
 
-    def test_limits(self, rig: Rig) -> None:
+    def test_a_listing_respects_its_limit(self, rig: Rig) -> None:
         configs = rig.author().follow([{"n": n} for n in range(3)])
         assert list(rig.face.list(at(), limit=0)) == []
         assert [each.config for each in rig.face.list(at(), limit=1)] == configs[:1:-1]
@@ -533,7 +533,7 @@ class ListingContract(RigFixtures):
             rig.author(f"thread {n}").put({"n": n}, checkpoint_id=f"same {n % 2}")
         assert sorted(values_of(each)["n"] for each in rig.face.list(None)) == list(range(LONG))
 
-    def test_lists_one_checkpoint_by_id(self, rig: Rig) -> None:
+    def test_list_returns_one_checkpoint_by_id(self, rig: Rig) -> None:
         configs = rig.author().follow([{"n": n} for n in range(3)])
         assert [each.config for each in rig.face.list(configs[1])] == [configs[1]]
         assert list(rig.face.list(at("t", "", "unknown"))) == []

@@ -45,7 +45,7 @@ def called(rig: Rig, ns: str, *outer: RunnableConfig) -> RunnableConfig:
 class RemovalContract(RigFixtures):
     """`delete_thread`, `delete_for_runs` and `prune`."""
 
-    def test_deletes_everything_of_a_thread(self, rig: Rig) -> None:
+    def test_delete_thread_deletes_everything(self, rig: Rig) -> None:
         for thread in ("t", "u"):
             rig.author(thread).follow([{"a": SECRETS[0]}, {"a": SECRETS[1], "list": chat(40)}])
             rig.author(thread, "sub").put({"a": SECRETS[2]})

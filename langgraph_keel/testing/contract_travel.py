@@ -245,7 +245,7 @@ class DeltaContract(RigFixtures):
         author.put({"plain": 0}, written=["plain"], channel_versions={"plain": 6, "items": 1})
         assert values_of(warm.face.read(at())) == {"plain": 0}
 
-    def test_a_graph_with_a_delta_channel(self, rig: Rig) -> None:
+    def test_a_graph_with_a_delta_channel_survives_prunes_and_copies(self, rig: Rig) -> None:
         opened = GraphRuns(rig)
         for n in range(5):
             opened.invoke("t", [f"q{n}"])
