@@ -298,7 +298,7 @@ def test_files_that_are_not_cells_are_left_alone(root: Path, saver: FileSaver, v
     assert found(saver) == []
 
 
-def test_two_savers_see_each_other(tmp_path: Path) -> None:
+def test_two_savers_see_the_same_cells(tmp_path: Path) -> None:
     store = FilesUnderTest(tmp_path / "files")
     one, other = (SyncFace(store.open) for _ in range(2))
     one.verb("swap_cell", OF_THREAD, "k", None, cell("1"))

@@ -90,7 +90,7 @@ def test_a_question_may_be_stored_before_its_checkpoint(repository: Repository, 
     assert repository.titles(expected=1) == ["thread a: step 1 (interrupt)"]
 
 
-def test_an_answer_begins_a_run(repository: Repository, root: Path) -> None:
+def test_an_answer_starts_a_run(repository: Repository, root: Path) -> None:
     commits = Commits(root)
     put(commits, root, "a", 1, PENDING)
     for number in range(2):

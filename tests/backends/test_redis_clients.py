@@ -336,7 +336,7 @@ def test_loops_that_end_leave_no_connections(
 
 
 @pytest.mark.parametrize("kind", LOOPS)
-def test_a_saver_that_is_not_closed_leaves_no_warning(
+def test_an_unclosed_saver_leaves_no_warning(
     redis_url: str, redis_prefix: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def use(saver: RedisSaver) -> None:

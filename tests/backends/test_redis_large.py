@@ -56,7 +56,7 @@ def test_batches_are_numbered_without_gaps(opened: Open, behind: Any, redis_pref
         assert numbers == set(range(number))
 
 
-def test_a_state_larger_than_what_lua_can_unpack(opened: Open) -> None:
+def test_a_state_larger_than_the_limit_of_unpack_in_lua(opened: Open) -> None:
     saver = opened()
     items = [f"{number} {'x' * 70000}" if number % 2 else str(number) for number in range(40)]
     channels = {f"channel {number}": [number, *map(str, range(40))] for number in range(2200)}
