@@ -325,7 +325,8 @@ def _forget_answer(session: Session, request: ApprovalRequest) -> Plan[None]:
 def with_warnings(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequest]:
     """Return a request with the warnings for its reviewer.
 
-    One trip; for a request with an action three, and some for each fork of its thread.
+    No trip for a closed request, and one for a question without an action. For a request with an action at least three
+    trips, and more for each fork of its thread.
     """
     if request.status in CLOSED:
         return request
