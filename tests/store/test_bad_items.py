@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 from langgraph.store.base import (
     BaseStore,
@@ -295,3 +296,16 @@ def test_a_list_of_namespaces_survives_a_concurrent_deletion(monkeypatch: pytest
     monkeypatch.setattr(items, "_HASHED", {})  # private: another process has listed nothing
     monkeypatch.setattr(Cells, "read_raw", read_after_a_deletion)
     assert store.list_namespaces() == [("a", "b")]
+
+
+def test_the_text_of_a_message_is_accepted_everywhere() -> None:
+    """`message.text` is of a subclass of `str`."""
+    said = HumanMessage("hi").text
+    assert type(said) is not str
+    with MemorySaver() as saver:
+        saver.store().put((said,), said, {said: [said]}, owner=said)
+        saver.store().update((said,), said, lambda value: {**(value or {}), "more": said})
+        (item,) = saver.store().search(("hi",), filter={"more": said})
+        assert (item.namespace, item.key, item.value) == (("hi",), "hi", {"hi": ["hi"], "more": "hi"})
+        assert {*map(type, (*item.namespace, item.key, *item.value))} == {str}
+        assert saver.retention.erase("hi", what="data").items == 1
