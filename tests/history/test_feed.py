@@ -408,7 +408,7 @@ async def test_a_cancelled_feed_stops_listening() -> None:
 
 
 @ON_SERVERS
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_notice_of_another_process_wakes_a_feed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The feed would poll again only after 100 seconds."""
     waits, wait = threading.Event(), Notices.wait

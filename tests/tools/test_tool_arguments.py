@@ -16,7 +16,7 @@ from support.tools.caches import THREAD
 from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.engine.engine import EngineSaver
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 
 
 class Made(TypedDict):

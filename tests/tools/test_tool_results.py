@@ -238,7 +238,7 @@ def test_cache_if_decides_which_results_are_cached(saver: KeelSaver) -> None:
     ]
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 def test_a_failing_cache_if_does_not_repeat_the_tool(saver: KeelSaver) -> None:
     """If the agent's result is lost before it is saved, the call is in doubt."""
     make, cache = Counting(), keeping(saver, cache_if=lambda result: 1 // 0)

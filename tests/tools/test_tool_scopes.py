@@ -144,7 +144,7 @@ def nested(cache: ToolCache, depths: list[int]) -> StructuredTool:
     return it
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 async def test_a_tool_may_call_itself_with_equal_arguments(saver: KeelSaver) -> None:
     for thread in ("t", "u"):
         depths: list[int] = []

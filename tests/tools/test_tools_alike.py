@@ -33,7 +33,7 @@ from support.tools.flight import wait_until
 
 from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 NOT_KEPT = ToolPolicy(cache_if=lambda result: False)
 TWICE = (("pay", {"to": "x"}, "call-1"), ("pay", {"to": "x"}, "call-2"))
 

@@ -12,7 +12,7 @@ from support.tool_graphs import ASKED, FACES, answers, at_once, both_faces, call
 
 from langgraph_keel import MemorySaver, ToolCache
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 
 
 async def played(graph: Any, face: str) -> tuple[list[str], dict[str, Any]]:

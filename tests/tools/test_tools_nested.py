@@ -31,7 +31,7 @@ from support.tool_graphs import (
 from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.engine.engine import EngineSaver, with_engine
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 RETRIED = ToolPolicy(unknown="retry")
 NOT_KEPT = ToolPolicy(scope="thread", cache_if=lambda result: False)
 

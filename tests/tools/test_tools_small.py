@@ -43,7 +43,7 @@ from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
 from langgraph_keel.testing.faults import Meanwhile, with_tap
 from langgraph_keel.tools.ledger import HITS, CallRecord, Claim
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 
 
 # -- the keeper --------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from langgraph_keel import (
     ToolPolicy,
 )
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 PAY = calls(("pay", {"amount": 100}, "call-1"))
 
 

@@ -243,6 +243,11 @@ async def live(
         await asyncio.wait({task, hangs}, return_when=asyncio.FIRST_COMPLETED)
         (task if hangs.done() else hangs).cancel()
     await asyncio.wait({task})
+    # A tool that dies leaves the other calls of its step running: they end with the process.
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for other in others:
+        other.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
     world.error = asyncio.CancelledError() if task.cancelled() else task.exception()
     world.has_cancelled |= face == "async" and world.error is not None
     cache.close()
