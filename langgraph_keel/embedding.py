@@ -159,9 +159,9 @@ _embedders: OrderedDict[int, tuple[Any, Embedder]] = OrderedDict()
 
 
 def embedder_of(embed: Any) -> Embedder:
-    """Return a cached embedder for an object, one of the last four.
+    """Return the embedder of an embedding object or function; the last four are kept.
 
-    It caches 10,000 texts.
+    An embedder caches the vectors of 10,000 texts.
     """
     _, found = _embedders.pop(id(embed), (None, None))
     found = found or Embedder(embed, most=10 * MOST_TEXTS)

@@ -359,7 +359,7 @@ class LockLost(KeelError, RuntimeError):
     Attributes:
         name: The name of the lock.
         fence: The fencing token of the lost lock.
-        found: The lowest fencing token that the lock can have now.
+        found: The present fencing token of the lock, or a lower bound of it.
     """
 
     code = "lock_lost"

@@ -416,10 +416,10 @@ def read_options(saver: type, given: SaverOptions) -> SaverOptions:
 
 
 def split_options(saver: type, kind: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], SaverOptions]:
-    """Check the options of a backend's saver before it opens anything, and split them.
+    """Check the options of a backend's saver, and split them. Nothing is opened.
 
     Returns:
-        The options of the backend, with defaults; and the options of every saver, as passed.
+        The options that only this backend has, with defaults; and those that all savers have, as passed.
     """
     check_options(saver, given)
     options, shared = options_of(kind), options_of(SaverOptions)

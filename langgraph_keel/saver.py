@@ -95,9 +95,9 @@ class KeelSaver(
     thread and any event loop. The saver of a backend subclasses this, opens the store, and overrides `_close`.
 
     Args:
-        store: The layout of the data.
-        driver: Sends the store's requests, blocking.
-        async_driver: Sends the store's requests without blocking a loop.
+        store: Translates operations on checkpoints into requests to the backend.
+        driver: Sends these requests, and blocks until the reply arrives.
+        async_driver: Sends these requests without blocking a loop.
         is_read_only: Whether the driver refuses to write.
         is_async_only: Whether only the asynchronous driver can be used.
         **options: `SaverOptions` lists and documents them.
@@ -294,7 +294,7 @@ class KeelSaver(
             NotFound: If a run starts from a checkpoint that does not exist. LangGraph would start with an empty state,
                 and append that to the thread.
             ThreadTaken: If another run resumes the thread; or, with `on_busy="wait"`, holds it beyond `busy_timeout`.
-            ThreadUnfinished: If new input of a run would replace steps left, with `on_unfinished="refuse"`.
+            ThreadUnfinished: With `on_unfinished="refuse"`, if a run brings new input to a thread that has steps left.
             RefusedType: If a stored value is of a type that may not be revived here.
             CorruptStore: If stored bytes are damaged.
         """
@@ -360,10 +360,10 @@ class KeelSaver(
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Return, for each channel, its nearest stored value and later writes.
+        """Return the last stored value of each channel, and the writes since then.
 
-        Writes are ordered, oldest first. One round trip. Works after `prune`, `copy_thread` and `delete_for_runs`,
-        which keep the required ancestors.
+        The value is that of the nearest ancestor that stores one. Writes are ordered, oldest first. One round trip.
+        Works after `prune`, `copy_thread` and `delete_for_runs`, which keep the required ancestors.
         """
         if not channels:
             return {}

@@ -103,12 +103,12 @@ def without_io(cls: type) -> set[str]:
     return found | {"config", "id", "namespace", "thread_id"} if cls is Moment else found
 
 
-def test_all_classes_are_looked_at() -> None:
+def test_all_classes_are_checked() -> None:
     assert {"Timeline", "ToolCache", "LabelMethods", "KeyMethods", "SqliteSaver"} <= {each.__name__ for each in CLASSES}
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_every_operation_that_asks_a_store_has_both_faces(cls: type) -> None:
+def test_every_operation_on_a_store_has_both_faces(cls: type) -> None:
     names = names_of(cls)
     awaited = {OTHER_NAMES.get(name, f"a{name}") for name in names} & names
     blocking = {name for name in names if OTHER_NAMES.get(name, f"a{name}") in awaited}
@@ -122,18 +122,18 @@ def test_every_operation_that_asks_a_store_has_both_faces(cls: type) -> None:
 
 
 @pytest.mark.parametrize(("cls", "name"), [(cls, name) for cls, names in ONE_FACE.items() for name in names])
-def test_an_operation_with_one_face_asks_no_store(cls: str, name: str) -> None:
+def test_an_operation_with_one_face_makes_no_request(cls: str, name: str) -> None:
     with MemorySaver() as saver:
         refusing: Any = Refusing()
         ONE_FACE[cls][name](with_engine(saver, saver.engine.with_drivers(refusing, refusing)))
 
 
-def test_a_saver_has_few_names() -> None:
+def test_a_saver_has_few_public_names() -> None:
     own = names_of(KeelSaver) - names_of(BaseCheckpointSaver)
     assert len(own) <= MOST_NAMES, sorted(own)
 
 
-def test_components_are_those_of_the_saver_that_they_are_asked_of() -> None:
+def test_components_belong_to_the_saver_that_provides_them() -> None:
     with MemorySaver() as saver:
         config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
         checkpoint: Any = {

@@ -103,7 +103,9 @@ def own(request: pytest.FixtureRequest) -> Callable[[str], str]:
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=name_of)
-def test_a_page_runs(page: Path, own: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_programs_of_a_page_run(
+    page: Path, own: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KEEL_URL", raising=False)
     # A separate module, because classes that a page defines are found by its name.
@@ -158,7 +160,7 @@ def run_bash(text: str, directory: Path) -> str:
     return done.stdout
 
 
-def test_every_block_says_whether_it_is_run() -> None:
+def test_every_block_has_a_known_language() -> None:
     assert README in RUNNING
     assert len(RUNNING) > 10
     languages = {(name_of(page), block.language) for page in PAGES for block in blocks_of(page)}
@@ -168,11 +170,11 @@ def test_every_block_says_whether_it_is_run() -> None:
 # ---- the first page
 
 
-def test_the_first_page_is_read_to_the_end() -> None:
+def test_the_readme_has_at_most_150_lines() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
 
 
-def test_the_two_commands_are_the_ones_that_ci_runs() -> None:
+def test_ci_runs_the_install_commands_of_the_readme() -> None:
     script = (ROOT / ".ci" / "run").read_text()
     commands = (block.text.strip() for block in blocks_of(README) if block.language == "bash")
     first, second = (command for command in commands if "pip install" in command)
@@ -180,7 +182,7 @@ def test_the_two_commands_are_the_ones_that_ci_runs() -> None:
         assert command.removeprefix("pip install ").strip() in script
 
 
-def test_a_release_is_what_was_tested_and_needs_no_token() -> None:
+def test_a_release_publishes_the_tested_build_without_a_token() -> None:
     build, publish = (ROOT / ".ci" / "release.yml").read_text(encoding="utf-8").split("\n  publish:\n")
     assert "run: bash .ci/run\n" in build
     assert "needs: build\n" in publish
@@ -193,7 +195,7 @@ LINES = dict(OPENING.findall(README.read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("backend", ["Files", "PostgreSQL", "Redis, Valkey", "Redis Cluster"])
-def test_the_quick_start_runs_on_another_backend_by_one_line(
+def test_the_quick_start_runs_on_other_backends_with_one_line_changed(
     backend: str, own: Callable[[str], str], redis_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -264,7 +266,7 @@ def test_the_commands_of_a_page_exist(page: Path) -> None:
     "call",
     ["keel nothing", "keel threads --nothing", "keel cache nothing", "keel --nothing", "keel show a --keep-last 2"],
 )
-def test_a_command_that_does_not_exist_is_found(call: str) -> None:
+def test_an_unknown_command_is_detected(call: str) -> None:
     assert wrong_with(call)
 
 
@@ -299,11 +301,11 @@ def links_of(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+def test_the_links_of_a_page_have_targets(page: Path) -> None:
     assert [link for link in links_of(page) if leads_nowhere(page, link)] == []
 
 
-def test_a_link_that_leads_nowhere_is_found() -> None:
+def test_a_broken_link_is_detected() -> None:
     assert leads_nowhere(README, "nothing.md")
     assert leads_nowhere(README, "#nothing")
     assert leads_nowhere(README, "CHANGELOG.md#nothing")
@@ -325,7 +327,7 @@ def test_every_public_name_is_on_a_page() -> None:
     assert [name for name in langgraph_keel.__all__ if not re.search(rf"\b{name}\b", text)] == []
 
 
-def test_no_page_names_a_place_on_somebodys_disk() -> None:
+def test_no_page_contains_a_local_path() -> None:
     found = {
         name_of(page): re.findall(r"(?<![\w.:/])/(?:home|Users|root|tmp|work)/\w+", page.read_text()) for page in PAGES
     }
@@ -334,7 +336,7 @@ def test_no_page_names_a_place_on_somebodys_disk() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["commands"])  # the surface: test_public_surface.py
-def test_what_is_made_from_the_code_is_up_to_date(what: str) -> None:
+def test_generated_pages_are_up_to_date(what: str) -> None:
     script = Path(__file__).with_name("write.py")
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([sys.executable, str(script), what, "--check"], env=plain, capture_output=True, text=True)

@@ -79,7 +79,7 @@ def test_long_sentences_and_first_lines_are_counted() -> None:
     assert found["sentences over 30 words, %"] == pytest.approx(100 / 3)
 
 
-def test_a_list_item_or_an_entry_is_a_sentence() -> None:
+def test_a_list_item_counts_as_a_sentence() -> None:
     text = (
         "These are read:\n\n* the first of them\n* and the second one\n\nArgs:\n    limit: Maximum number of entries."
     )

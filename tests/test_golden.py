@@ -77,23 +77,23 @@ def of(store: Store) -> Any:
     return expected(*store[0].split("-"))
 
 
-def test_there_is_a_store_of_every_backend() -> None:
+def test_every_version_has_a_store_of_every_backend() -> None:
     assert VERSIONS[0] == "v1"
     for version in VERSIONS:
         assert all(expected(version, kind)["threads"] for kind in KINDS)
 
 
-def test_everything_is_read_as_it_was(golden: Store) -> None:
+def test_stored_data_is_read_as_before(golden: Store) -> None:
     with golden[1].open() as saver:
         same(of(golden), seen(saver))
 
 
-def test_a_saver_that_only_reads_sees_the_same(golden: Store) -> None:
+def test_a_read_only_saver_reads_the_same(golden: Store) -> None:
     with golden[1].open(read_only=True) as saver:
         same(of(golden), seen(saver))
 
 
-async def test_the_other_face_says_the_same(golden: Store) -> None:
+async def test_the_async_face_reads_the_same(golden: Store) -> None:
     wanted = of(golden)
     async with golden[1].open() as saver:
         found = await aseen(saver)
@@ -102,7 +102,7 @@ async def test_the_other_face_says_the_same(golden: Store) -> None:
     same({part: wanted[part] for part in found}, found)
 
 
-def test_with_types_listed_all_is_read(golden: Store) -> None:
+def test_strict_savers_read_listed_types_only(golden: Store) -> None:
     wanted = of(golden)["thread"]
     with golden[1].open(serde=KeelSerializer(types=TYPES, strict=True)) as saver:
         for name in wanted:
@@ -112,7 +112,7 @@ def test_with_types_listed_all_is_read(golden: Store) -> None:
         list(saver.list(thread_config(story.EVIL)))
 
 
-def test_values_of_keels_own_classes_are_those_of_today(golden: Store) -> None:
+def test_stored_values_of_keels_classes_equal_new_ones(golden: Store) -> None:
     with golden[1].open() as saver:
         found = saver.get_tuple(thread_config(ours.THREAD))
         decision = saver.get_tuple(thread_config("approved"))
@@ -146,7 +146,7 @@ def by(face: str, saver: KeelSaver) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("face", ["sync", "async"])
 @pytest.mark.filterwarnings("ignore::langgraph_keel.DriftWarning")
-def test_threads_go_on(golden: Store, face: str) -> None:
+def test_stored_threads_can_continue(golden: Store, face: str) -> None:
     wanted = of(golden)["thread"]["chat"]["checkpoints"]
     with golden[1].open(graph_version="8") as saver:
         call, at = by(face, saver), story.config("chat")
@@ -165,7 +165,7 @@ def test_threads_go_on(golden: Store, face: str) -> None:
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
-def test_what_waits_is_decided(golden: Store, face: str) -> None:
+def test_stored_requests_can_be_decided(golden: Store, face: str) -> None:
     with golden[1].open() as saver:
         runs_of(saver).timer = lambda: 30 * time.monotonic()  # speeds up the wait for a dead run's lease
         call, inbox = by(face, saver), saver.approvals
@@ -186,7 +186,7 @@ def test_what_waits_is_decided(golden: Store, face: str) -> None:
     assert verdict.events > of(golden)["verdict"][1]["events"]
 
 
-def test_what_is_kept_of_tools_is_used_and_settled(golden: Store) -> None:
+def test_stored_tool_calls_are_reused_and_settled(golden: Store) -> None:
     with golden[1].open() as saver, story.tool_cache(saver, lease=1.0) as cache:
         cache._watch.timer = lambda: 30 * time.monotonic()  # private: the claim has a lease of 30 seconds
         (doubtful,) = saver.tools.calls("died")
@@ -202,7 +202,7 @@ def test_what_is_kept_of_tools_is_used_and_settled(golden: Store) -> None:
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
-def test_pruning_erasing_and_restoring(golden: Store, face: str) -> None:
+def test_stored_threads_can_be_pruned_restored_and_erased(golden: Store, face: str) -> None:
     with golden[1].open() as saver:
         call = by(face, saver)
         report = call(saver, "prune", ["chat", "travel"], strategy=Retention(last=2))
@@ -221,7 +221,7 @@ def test_pruning_erasing_and_restoring(golden: Store, face: str) -> None:
     golden[1].check()
 
 
-def test_delta_channels_go_on(golden: Store) -> None:
+def test_stored_delta_channels_can_continue(golden: Store) -> None:
     with golden[1].open() as saver:
         graph = story.delta_graph(saver)
         before = graph.get_state(story.config(DELTA)).values["log"]

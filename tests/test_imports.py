@@ -54,13 +54,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"sqlite:///{path}"
 
 
-def test_the_package_imports_nothing_that_is_not_asked_for() -> None:
+def test_importing_the_package_imports_no_optional_modules() -> None:
     found = imported("import langgraph_keel")
     assert found & (GRAPHS | TRACING | CLIENTS | DRAWING | STORES | {"rich", "typer"}) == set()
 
 
 @pytest.mark.parametrize("word", ["--version", "--help"])
-def test_what_needs_no_store_imports_none(word: str) -> None:
+def test_version_and_help_import_no_store(word: str) -> None:
     found = imported(COMMAND, word)
     assert found & (GRAPHS | TRACING | CLIENTS | STORES) == set()
     assert word == "--help" or not found & {"rich", *DRAWING}
@@ -69,31 +69,31 @@ def test_what_needs_no_store_imports_none(word: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["threads"], ["history", "t"], ["timeline", "t"], ["show", "t"]], ids=" ".join)
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=" ".join)
-def test_a_command_that_looks_imports_no_graphs(words: list[str], form: list[str], url: str) -> None:
+def test_commands_that_only_read_import_no_graphs(words: list[str], form: list[str], url: str) -> None:
     found = imported(COMMAND, *words, *form, "--url", url)
     shown = {"rich.pretty"} if words[0] == "show" and not form else set()
     assert found & (GRAPHS | TRACING | CLIENTS | DRAWING) == shown
     assert "langgraph_keel.backends.sqlite.saver" in found
 
 
-def test_other_commands_are_imported_when_they_are_called(url: str) -> None:
+def test_commands_import_no_other_commands(url: str) -> None:
     found = imported(COMMAND, "threads", "--url", url)
     own = {name for name in found if name.startswith("langgraph_keel.cli.")}
     assert own == {f"langgraph_keel.cli.{name}" for name in ("commands", "options", "output", "threads")}
 
 
-def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
+def test_the_list_of_commands_agrees_with_their_help() -> None:
     own = {name: load_command(name).help.partition("\n\n")[0].replace("\n", " ") for name in COMMANDS}
     assert own == COMMANDS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["open_saver", "request_approval", "arequest_approval"])
-def test_a_function_knows_the_types_that_it_names(name: str) -> None:
+def test_annotations_of_public_functions_can_be_resolved(name: str) -> None:
     imported(f"import langgraph_keel, typing; typing.get_type_hints(langgraph_keel.{name})")
 
 
-def test_type_checkers_see_the_names_that_are_imported_later() -> None:
+def test_type_checkers_see_lazily_imported_names() -> None:
     tree = ast.parse(Path(langgraph_keel.__file__).read_text("utf-8"))
     (block,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
@@ -163,7 +163,7 @@ for given in ({"messages": []}, None, Command(resume=1)):
 
 
 @pytest.mark.slow
-def test_a_saver_that_only_reads_does_not_listen_to_graphs_and_refuses_their_steps(url: str) -> None:
+def test_a_read_only_saver_installs_no_callbacks_and_refuses_steps(url: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", READ_ONLY, url.removeprefix("sqlite:///")], capture_output=True, text=True, check=False
     )

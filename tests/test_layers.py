@@ -103,19 +103,19 @@ def points_upwards(module: str, other: str) -> bool:
     return FLOOR[there] >= FLOOR[here]
 
 
-def test_rooms_import_downwards_only() -> None:
+def test_modules_import_only_lower_layers() -> None:
     edges = {(module, other) for module, path in MODULES.items() for other in modules_of_ours(path)}
     assert {edge for edge in edges if points_upwards(*edge)} == set()
 
 
-def test_the_line_of_rooms_has_all_floors() -> None:
+def test_the_contributing_page_lists_all_layers() -> None:
     page = (TESTS.parent / "CONTRIBUTING.md").read_text()
     (line,) = (line for line in page.splitlines() if line.startswith("errors <-"))
     written = [set(floor.split(", ")) for floor in line.split(" <- ")]
     assert written == [floor - {PRIVATE} for floor in FLOORS if floor - {"", "__main__"}]
 
 
-def test_there_is_no_circle() -> None:
+def test_imports_have_no_cycle() -> None:
     edges = {module: {*modules_of_ours(path)} - {module} for module, path in MODULES.items()}
     TopologicalSorter(edges).prepare()  # or `CycleError`, which names one
 
@@ -124,7 +124,7 @@ def roots_of(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in imported(path)}
 
 
-def test_only_drivers_know_a_client() -> None:
+def test_only_drivers_import_a_client() -> None:
     others = [path for path in MODULES.values() if path.stem not in ("driver", "connection", "exchange")]
     assert {path.stem: known for path in others if (known := roots_of(path) & CLIENTS)} == {}
 
@@ -162,7 +162,7 @@ def reserved() -> frozenset[str]:
     return frozenset({text for text in held if len(text) > 1} | {"__start__", "__remove_all__", "_DeltaSnapshot"})
 
 
-def test_one_module_knows_what_langgraph_keeps_private() -> None:
+def test_only_one_module_uses_private_names_of_langgraph() -> None:
     kept = reserved()
     found: dict[str, set[str]] = {}
     for module, path in MODULES.items():
@@ -173,7 +173,7 @@ def test_one_module_knows_what_langgraph_keeps_private() -> None:
     assert {module: names for module, names in found.items() if names} == {}
 
 
-def test_langgraph_still_calls_things_so() -> None:
+def test_private_names_of_langgraph_still_exist() -> None:
     from langgraph._internal import _constants
     from langgraph._internal._scratchpad import PregelScratchpad
     from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS
@@ -197,7 +197,7 @@ def test_langgraph_still_calls_things_so() -> None:
 CELL_VERBS = {"swap_cell", "swap_cells", "read_cells", "list_cells", "find_cells", "remove_cells"}
 
 
-def test_features_reach_cells_through_their_door() -> None:
+def test_features_access_cells_only_through_cell_tables() -> None:
     """Only `engine.tables.Cells` decodes cells, pages shelves, and retries swaps."""
     # Wrapping stores are below that class, and a copy of a store copies cells of unknown kinds unchanged.
     stores = ("engine", "backends", "testing", "keys", "blobs", "moving")
@@ -244,13 +244,13 @@ def private_names(path: Path) -> Iterator[tuple[int, str]]:
             yield line, name
 
 
-def test_nothing_reaches_for_private_names_of_other_objects() -> None:
+def test_no_module_uses_private_names_of_other_objects() -> None:
     found = [(path.name, *each) for path in MODULES.values() for each in private_names(path)]
     assert [each for each in found if each[2] not in THEIRS] == []
 
 
 @pytest.mark.slow
-def test_tests_that_reach_for_private_names_say_why() -> None:
+def test_tests_that_use_private_names_give_a_reason() -> None:
     unsaid = []
     for path in sorted(TESTS.rglob("*.py")):
         lines = path.read_text().splitlines()

@@ -55,7 +55,7 @@ def test_modules_have_one_docstring_and_constants_before_code() -> None:
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
-def test_the_check_finds_what_it_is_for() -> None:
+def test_misplaced_statements_are_detected() -> None:
     text = '''"""One."""
 import logging
 A = 1

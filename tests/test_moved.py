@@ -38,7 +38,7 @@ DECISION = Decision("approve", "ann", args={"a": 1})
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_name_is_the_packages_own(name: str) -> None:
+def test_a_public_class_is_named_after_the_package(name: str) -> None:
     named = PUBLIC[name]
     assert named.__module__ == PACKAGE
     assert named.__qualname__ == name
@@ -47,7 +47,7 @@ def test_a_public_name_is_the_packages_own(name: str) -> None:
     typing.get_type_hints(named)  # as frameworks do: in the module that the class names
 
 
-def test_every_public_data_class_may_stand_in_a_state() -> None:
+def test_every_public_dataclass_is_allowed_in_a_state() -> None:
     public = {name for name, named in PUBLIC.items() if dataclasses.is_dataclass(named)}
     assert {(PACKAGE, name) for name in public} == {each for each in OWN if each[0] == PACKAGE}
     for module, name in OWN:
@@ -55,13 +55,13 @@ def test_every_public_data_class_may_stand_in_a_state() -> None:
         assert module != PACKAGE or not [field.name for field in fields if isinstance(field.type, str)]
 
 
-def test_values_are_copied_and_shown_as_ever() -> None:
+def test_values_can_be_pickled_copied_and_shown() -> None:
     assert pickle.loads(pickle.dumps(DECISION)) == copy.deepcopy(DECISION) == dataclasses.replace(DECISION) == DECISION
     assert repr(Decision("reject", "bob")).startswith("Decision(kind='reject', by='bob'")
     assert str(Decision) == "<class 'langgraph_keel.Decision'>"
 
 
-def test_pydantic_reads_them_in_a_programs_models() -> None:
+def test_pydantic_models_can_contain_public_classes() -> None:
     class State(BaseModel):
         decision: Decision | None = None
         summary: Summary | None = None
@@ -90,7 +90,7 @@ for module, name in (("langgraph_keel.tools.policy", "ToolPolicy"), ("langgraph_
 
 
 @pytest.mark.slow
-def test_what_is_stored_does_not_depend_on_what_was_imported() -> None:
+def test_stored_bytes_do_not_depend_on_imported_modules() -> None:
     firsts = ["", "import langgraph_keel.tools.policy", "from langgraph_keel import ToolPolicy, Decision"]
     said = {
         subprocess.run([sys.executable, "-c", SCRIPT.format(first=first)], capture_output=True, check=True).stdout
@@ -101,7 +101,7 @@ def test_what_is_stored_does_not_depend_on_what_was_imported() -> None:
 
 
 @pytest.mark.parametrize("serde", [KeelSerializer(types=[]), KeelSerializer(strict=True)])
-def test_it_is_allowed_by_itself(serde: KeelSerializer) -> None:
+def test_a_public_class_is_allowed_by_every_serializer(serde: KeelSerializer) -> None:
     assert serde.loads_typed(("keel", encode(DECISION))) == DECISION
 
 
@@ -114,7 +114,9 @@ class State(TypedDict, total=False):
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
-async def test_a_graphs_own_schema_allows_them_in_strict_mode(face: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_graph_schema_may_contain_public_classes_in_strict_mode(
+    face: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     strictly(monkeypatch)
     with MemorySaver() as saver:
         builder = StateGraph(State).add_node("decide", lambda state: {"decision": DECISION})
@@ -130,7 +132,7 @@ async def test_a_graphs_own_schema_allows_them_in_strict_mode(face: str, monkeyp
     assert type(found.values["decision"]) is Decision
 
 
-def test_a_part_that_has_no_public_name_keeps_its_own() -> None:
+def test_a_class_without_a_public_name_keeps_its_name() -> None:
     with MemorySaver() as saver:
         builder = StateGraph(State).add_node("decide", lambda state: {"decision": DECISION})
         graph = builder.add_edge(START, "decide").compile(checkpointer=saver)

@@ -128,28 +128,28 @@ def lines(text: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs_and_shows_what_was_saved(path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_notebook_runs_with_the_saved_output(path: Path, request: pytest.FixtureRequest) -> None:
     saved, notebook = read(path), read(path)
     run(notebook, **({POSTGRES: request.getfixturevalue("postgres_url")} if POSTGRES in path.read_text() else {}))
     assert shown(saved) == shown(notebook)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_names_no_path_of_a_machine(path: Path) -> None:
+def test_a_notebook_contains_no_local_path(path: Path) -> None:
     assert PATH.findall(path.read_text()) == []
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_asserts_what_it_says(path: Path) -> None:
+def test_a_notebook_contains_assertions(path: Path) -> None:
     assert [cell.id for cell in code_cells(read(path)) if cell.source.startswith("assert ")]
 
 
-def test_there_are_notebooks() -> None:
+def test_all_notebooks_are_found() -> None:
     assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11"]
 
 
 @pytest.mark.slow
-def test_a_notebook_that_fails_is_found() -> None:
+def test_a_failing_notebook_is_detected() -> None:
     for tags in ([], ["raises-exception"]):
         cell = nbformat.v4.new_code_cell("assert 1 == 2", metadata={"tags": tags})  # type: ignore[no-untyped-call]
         with pytest.raises(CellExecutionError, match="assert 1 == 2"):
@@ -157,11 +157,11 @@ def test_a_notebook_that_fails_is_found() -> None:
 
 
 @pytest.mark.parametrize("text", ["in /home/ada/trip.py", '"/tmp/x/"', "File </srv/a/b.py>:1", r"at C:\\Users"])
-def test_a_path_is_found(text: str) -> None:
+def test_a_local_path_is_detected(text: str) -> None:
     assert PATH.search(text)
 
 
-def test_no_cell_shows_an_error_that_is_none() -> None:
+def test_no_cell_writes_to_stderr() -> None:
     outputs = [output for path in NOTEBOOKS for cell in code_cells(read(path)) for output in cell.outputs]
     assert [output.text for output in outputs if output.get("name") == "stderr"] == []
 

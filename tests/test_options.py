@@ -80,7 +80,7 @@ def read_default(text: str) -> object:
     return ast.literal_eval(text.strip("`")) if text.startswith("`") else None
 
 
-def test_the_table_of_options_has_all_of_them_with_their_defaults() -> None:
+def test_the_table_of_options_is_complete_with_defaults() -> None:
     page = (Path(__file__).parents[1] / "langgraph_keel" / "options.md").read_text()
     table = page.partition("## Options of every saver")[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|")[:2] for line in table.splitlines() if line.startswith("| `")]
@@ -95,7 +95,7 @@ def test_the_table_of_options_has_all_of_them_with_their_defaults() -> None:
 
 
 @pytest.mark.parametrize("make", [MemorySaver, lambda **options: open_saver("memory:", **options)])
-def test_an_unknown_option_is_an_error_at_run_time_too(make: type[MemorySaver]) -> None:
+def test_an_unknown_option_is_an_error(make: type[MemorySaver]) -> None:
     with pytest.raises(InvalidInput, match=r"'on_drfit'.*'on_drift'"):
         make(on_drfit="raise")  # type: ignore[call-arg]
 
@@ -130,7 +130,7 @@ MAKERS: dict[Any, type] = {
 
 
 @pytest.mark.parametrize(("make", "name"), [(make, name) for make in MAKERS for name in MAKERS[make].__annotations__])
-def test_no_option_takes_any_object(make: Any, name: str, tmp_path: Path) -> None:
+def test_every_option_refuses_an_arbitrary_object(make: Any, name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=rf"^{name}\b.*\b(must be|is a list of)\b.*<object object"):
         make(tmp_path, **{name: object()})
     assert not list(tmp_path.iterdir())
@@ -162,7 +162,7 @@ BAD: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name in BAD for value in BAD[name]])
-def test_a_value_that_cannot_be_is_named_when_a_saver_is_made(name: str, value: object, tmp_path: Path) -> None:
+def test_an_invalid_value_is_named_when_a_saver_is_made(name: str, value: object, tmp_path: Path) -> None:
     makers = [make for make in MAKERS if name in MAKERS[make].__annotations__]
     assert makers
     for make in makers:
@@ -188,17 +188,17 @@ GOOD: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name in GOOD for value in GOOD[name]])
-def test_the_least_and_the_most_may_be(name: str, value: object, tmp_path: Path) -> None:
+def test_extreme_valid_values_are_accepted(name: str, value: object, tmp_path: Path) -> None:
     for make in MAKERS:
         if name in MAKERS[make].__annotations__:
             make(tmp_path, **{name: value}).close()
 
 
-def test_a_url_in_the_place_of_another_value_is_not_repeated() -> None:
+def test_an_error_does_not_repeat_a_url_given_as_a_client() -> None:
     with pytest.raises(InvalidInput, match="client must be a client of the package redis, not a URL"):
         RedisSaver(client="redis://:secret@localhost")
 
 
-def test_open_saver_checks_whether_it_may_write() -> None:
+def test_open_saver_checks_read_only() -> None:
     with pytest.raises(InvalidInput, match="read_only must be True or False, not 'no'"):
         open_saver("memory:", read_only="no")  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ def written(surface: dict[str, Any]) -> str:
 
 
 # A single test, since the surface takes 20 seconds, and xdist would compute it once per process for several tests.
-def test_the_public_surface_is_as_it_was(tmp_path: Path) -> None:
+def test_the_public_surface_is_unchanged(tmp_path: Path) -> None:
     was, now = json.loads(SNAPSHOT.read_text("utf-8")), json.loads(written(made(tmp_path)))
     found = list(differences(was, now, "surface"))
     assert found == [], "\n".join(found)
@@ -41,6 +41,6 @@ def test_the_public_surface_is_as_it_was(tmp_path: Path) -> None:
             assert any(name == path or name.startswith((f"{path} ", f"{path},")) for name in now["json"]), path
 
 
-def test_no_place_in_the_package_is_in_it() -> None:
+def test_the_public_surface_names_no_internal_module() -> None:
     text = json.dumps({key: part for key, part in json.loads(SNAPSHOT.read_text("utf-8")).items() if key != "json"})
     assert "langgraph_keel." not in text.replace("langgraph_keel.testing", "")

@@ -85,7 +85,7 @@ def log_of(client: SyncLangGraphClient, thread_id: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", sized(KINDS[:1], KINDS[:1], KINDS), indirect=True)
-def test_the_api_server_goes_on_with_what_keel_has(server: Launched, served: Place) -> None:
+def test_the_api_server_uses_keels_checkpoints_and_items(server: Launched, served: Place) -> None:
     thread_id = str(uuid4())
     given: dict[str, Any] = {"log": ["asked for tea"]}
     run: dict[str, Any] = {"thread_id": thread_id, "assistant_id": "agent"}
@@ -134,7 +134,7 @@ def test_the_api_server_goes_on_with_what_keel_has(server: Launched, served: Pla
         ("sqlite:///agent.db", "json,no_such_module", "KEEL_TYPES: no_such_module: No module named"),
     ],
 )
-async def test_what_is_missing_or_wrong_is_named(
+async def test_invalid_environment_variables_are_named(
     url: str, types: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEEL_URL", url)
@@ -143,7 +143,7 @@ async def test_what_is_missing_or_wrong_is_named(
         await checkpointer().__aenter__()
 
 
-async def test_the_store_is_that_of_the_checkpoints_with_the_ttl_of_langgraph_json(
+async def test_the_store_is_shared_with_the_checkpointer_and_has_the_ttl(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEEL_URL", f"sqlite:///{tmp_path / 'agent.db'}")
@@ -157,7 +157,7 @@ async def test_the_store_is_that_of_the_checkpoints_with_the_ttl_of_langgraph_js
 
 
 @pytest.mark.parametrize("config", ["[1]", "{", '{"ttl": 5}'])
-async def test_a_store_that_langgraph_json_does_not_describe_is_refused(
+async def test_an_invalid_store_in_langgraph_json_is_refused(
     config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEEL_URL", f"sqlite:///{tmp_path / 'agent.db'}")

@@ -158,7 +158,7 @@ def checkpoint(name: str) -> Any:
     }
 
 
-def test_gauges_of_what_is_left_to_do(telemetry: Telemetry) -> None:
+def test_gauges_report_open_work(telemetry: Telemetry) -> None:
     def ask(state: MessagesState) -> Any:
         return {"messages": [AIMessage(interrupt("go on?"))]}
 
@@ -179,7 +179,7 @@ def test_gauges_of_what_is_left_to_do(telemetry: Telemetry) -> None:
     assert found["keel.tools.doubts"] == {(): 0}
 
 
-def test_nothing_is_imported_unless_it_is_asked_for() -> None:
+def test_opentelemetry_is_not_imported_without_tracing() -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
         "from langgraph_keel import MemorySaver; MemorySaver().close()\n"

@@ -6,6 +6,7 @@ The question stops the graph by `interrupt()`; the decision is read from the req
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +25,8 @@ from langgraph_keel._langgraph import (
     CONFIG_KEY_SCRATCHPAD,
 )
 from langgraph_keel.approvals.checks import check_question, mapping_of, names_of, plain_data, time_after
-from langgraph_keel.approvals.questions import RESTRICTIONS, hash_of
+from langgraph_keel.approvals.interrupts import is_wake
+from langgraph_keel.approvals.questions import RESTRICTIONS, hash_of, how_to_decide
 from langgraph_keel.approvals.requests import (
     CONSUMED,
     DECIDED,
@@ -45,6 +47,8 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidConfig, InvalidInput
 from langgraph_keel.runs.hook import RunClaims
+
+_log = logging.getLogger(__name__)
 
 Facts = Mapping[str, Any]
 _KINDS = ("approve", "reject", "edit", "answer")
@@ -260,12 +264,21 @@ def _check_place(approvals: Approvals, held: KeptRequest) -> Plan[None]:
 def _count_answers(request: ApprovalRequest, payload: Mapping[str, Any], now: str) -> None:
     """Make LangGraph count earlier answers to this question as given."""
     # In a `ToolNode`, another tool may have received an answer to this one. A decided question is not asked again.
+    answer: Any = None
     for _ in request.interrupt_ids:
         try:
-            interrupt(payload)
+            answer = interrupt(payload)
         except GraphInterrupt:
             if not request_at(request, now).is_settled:
                 raise
+    if answer is not None and not is_wake(answer) and not request_at(request, now).is_settled:
+        _log.warning(
+            "thread %r was resumed with a value, as by Command(resume=...), which does not decide a request: it still "
+            "waits. Decide it by %s, then invoke the graph with saver.approvals.resume(%r)",
+            request.thread_id,
+            how_to_decide(request),
+            request.thread_id,
+        )
 
 
 def _check_facts(approvals: Approvals, question: _Question, held: KeptRequest) -> Plan[KeptRequest]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from langgraph_keel.display.jsonable import DEEPEST, as_json
+from langgraph_keel.display.jsonable import DEEPEST, as_json, is_text
 from langgraph_keel.engine.config import text_of
 from langgraph_keel.errors import InvalidInput
 
@@ -69,7 +69,7 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    return type(value) is str and not any("\ud800" <= char <= "\udfff" for char in value)
+    return is_text(value) and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def time_after(what: str, seconds: object, now: datetime, sign: int = 1) -> str:

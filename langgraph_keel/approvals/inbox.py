@@ -359,12 +359,14 @@ class Inbox:
     resume, aresume = faces(_resume)
 
     def wait(self, timeout: float | None = None, *, poll: float = 1.0) -> Sequence[str]:
-        """Wait until threads can resume: all questions of a task are decided or expired.
+        """Wait until a thread can resume, because all questions of a task are decided.
+
+        A request that has expired counts as rejected, unless its `on_expiry` is `"wait"`.
 
         Args:
             timeout: Maximum wait, in seconds; `None` is without limit.
-            poll: Polling interval, in seconds. Decisions of this process, or over PostgreSQL or Redis, are noticed
-                immediately.
+            poll: Polling interval, in seconds. A decision that is made in this process ends the wait immediately; with
+                PostgreSQL or Redis, a decision of any process does.
 
         Returns:
             The ids of the threads, for `resume`, longest waiting first; empty after the timeout. Threads that are

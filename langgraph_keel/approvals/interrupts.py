@@ -91,6 +91,11 @@ def answer_of(value: Any, decisions: Sequence[Decision], schema: Any = None) -> 
     return write(value, asks, [_allow(ask, decision) for ask, decision in zip(asks, decisions, strict=True)])
 
 
+def is_wake(answer: Any) -> bool:
+    """Return whether `saver.approvals` has answered a question of `request_approval`."""
+    return _is_a(answer, "keel_decision")
+
+
 def answer_with(request: ApprovalRequest, decision: Decision) -> Any:
     """Return an answer with a decision in its place; `None` if the place is unknown."""
     asks = asks_of(request.value, request.schema)

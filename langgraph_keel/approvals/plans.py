@@ -16,6 +16,7 @@ from langgraph_keel.approvals.questions import (
     as_taken,
     close_request,
     close_unstored,
+    how_to_decide,
     is_from_decision,
     is_keel_question,
     is_stored,
@@ -325,7 +326,8 @@ def _forget_answer(session: Session, request: ApprovalRequest) -> Plan[None]:
 def with_warnings(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequest]:
     """Return a request with the warnings for its reviewer.
 
-    One trip; for a request with an action three, and some for each fork of its thread.
+    No trip for a closed request, and one for a question without an action. For a request with an action at least three
+    trips, and more for each fork of its thread.
     """
     if request.status in CLOSED:
         return request
@@ -471,14 +473,10 @@ def resume(session: Session, thread_id: str) -> Plan[Command[Any]]:
         waiting = yield from Approvals(session).of_thread(thread_id)
         requests = [request_at(each.request, session.now) for each in waiting]
         ids = ", ".join(f"{each.id} is {each.status}" for each in requests)
-        advice = ""
+        advice = f", and `saver.status({thread_id!r})` reports its next step" if not ids else ""
         if first := next((each for each in requests if each.status in OPEN), None):
-            kind = first.allowed[0]
-            needed = {"edit": "args", "answer": "value"}.get(kind)
-            call = f"saver.approvals.{kind}({first.id!r}, by=...{f', {needed}=...' if needed else ''})"
-            command = f"keel {kind} {first.id} --by NAME{f' --{needed} JSON' if needed else ''}"
-            advice = f": decide it first, by {call} or `{command}`"
-        raise NotFound(f"thread {thread_id!r}: nothing to resume with: {ids or 'it waits for nobody'}{advice}")
+            advice = f": decide it first, by {how_to_decide(first)}"
+        raise NotFound(f"thread {thread_id!r}: nothing to resume with: {ids or 'it has no open question'}{advice}")
     return Command(resume=dict(found))
 
 

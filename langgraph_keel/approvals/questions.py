@@ -128,6 +128,14 @@ def close_all_unstored(session: Session, thread_id: str) -> Plan[None]:
             yield from close_unstored(session, held)
 
 
+def how_to_decide(request: ApprovalRequest) -> str:
+    """Return the call and the command that decide a request, for messages."""
+    kind = request.allowed[0]
+    needed = {"edit": "args", "answer": "value"}.get(kind)
+    call = f"saver.approvals.{kind}({request.id!r}, by=...{f', {needed}=...' if needed else ''})"
+    return f"{call} or `keel {kind} {request.id} --by NAME{f' --{needed} JSON' if needed else ''}`"
+
+
 def is_keel_question(request: ApprovalRequest) -> bool:
     """Return whether a request was made by `request_approval`."""
     return isinstance(request.value, Mapping) and request.value.get("type") == "keel_approval"

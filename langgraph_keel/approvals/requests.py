@@ -94,13 +94,14 @@ class ApprovalRequest:
         thread_id: The thread that waits.
         checkpoint_id: The checkpoint whose step asks.
         task_id: The task that asks.
-        interrupt_ids: The ids of the interrupts that asked it; the last one is the one to answer. Empty before the step
-            has ended.
+        interrupt_ids: The ids of the interrupts that asked this question, oldest first. The last one is to be answered.
+            Empty before the step has ended.
         action: The action that the agent wants to take, such as a tool's name; empty for a free question.
         args: The arguments of the action.
         value: The value of the interrupt, as plain data.
         schema: The JSON schema of its answer, if any.
-        status: One of `STATUSES`.
+        status: `waiting`, `claimed`, `approved`, `rejected`, `edited`, `answered`, `expired`, `superseded` or
+            `consumed`.
         asked_at: ISO time.
         description: A text for the reviewer.
         facts: The data that the decision depends on, at the time of the question.
@@ -115,7 +116,7 @@ class ApprovalRequest:
         claimed_by: The reviewer that reserved the request.
         claimed_until: ISO time of the end of the reservation.
         reminded_at: ISO time of the last reminder.
-        decision: The decision.
+        decision: The decision; `None` if there is none yet.
         part: Its index among the questions of one interrupt.
         parts: The number of these questions.
         history: Its events, oldest first: plain data.

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
+from langgraph_keel.backends.registry import find_backend
 from langgraph_keel.engine.plan import is_in_loop
 from langgraph_keel.errors import InvalidInput
 
@@ -40,4 +41,8 @@ def checked_path(path: object, scheme: str) -> str:
     text = os.fsdecode(path)
     if text.startswith(f"{scheme}:"):
         raise InvalidInput(f"{path!r} is a URL: use open_saver(url), or pass the path alone")
+    if other := find_backend(text):
+        # The rest of the URL may contain a password.
+        url = f"{text.partition(':')[0]}:..."
+        raise InvalidInput(f"{url!r} is a URL, not a path: use open_saver(url), or {other.saver}")
     return text if text == ":memory:" or is_in_loop() else os.path.abspath(text)

@@ -115,17 +115,22 @@ def url_of(store: str) -> str:
     return f"sqlite:///{store}" if is_database else store
 
 
+def find_backend(url: str) -> Backend | None:
+    """Return Keel's own backend for a URL; `None` for a path or another scheme."""
+    scheme, colon, _ = url.partition(":")
+    return next((backend for backend in BACKENDS if colon and scheme in backend.schemes), None)
+
+
 def find_opener(url: str) -> OpenUrl:
     """Return the function that opens a URL."""
     scheme = url.partition(":")[0]
     opener: OpenUrl
-    for backend in BACKENDS:
-        if scheme in backend.schemes:
-            try:
-                opener = backend.load("open_url")
-            except ModuleNotFoundError as error:
-                raise InvalidInput(str(error)) from error
-            return opener
+    if backend := find_backend(url):
+        try:
+            opener = backend.load("open_url")
+        except ModuleNotFoundError as error:
+            raise InvalidInput(str(error)) from error
+        return opener
     for entry_point in entry_points(group=GROUP, name=scheme):
         place = f"the backend for {entry_point.name}: ({entry_point.value})"
         try:

@@ -118,7 +118,8 @@ def check(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     """Read all stored data and report damage. Changes nothing.
 
     Checks rows, checksums, indexes and counts; in a store of files also every line of each log, leftovers and git
-    conflicts. Programs may write concurrently. Exit status 1 if something is damaged, or needs a repair or a decision.
+    conflicts. Programs may write concurrently. Exit status 1 if data is damaged, or if you have to repair or decide
+    something: the output lists what to do.
 
     Example: `keel check --url sqlite:///agent.db`
     """
@@ -137,9 +138,10 @@ def check(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 
 
 def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
-    """Make damaged logs of a store of files readable again, up to the damage.
+    """Repair a store of files (files:DIRECTORY); keep all records that can be read.
 
-    Nothing is thrown away: unreadable data is moved aside, and its new path is printed.
+    Records are lost only if they are damaged, or need a damaged record. Damaged files are moved aside, and their new
+    paths are printed.
 
     Example: `keel repair --url files:./threads --yes`
     """
@@ -187,7 +189,7 @@ def _indent(text: str) -> str:
 
 
 Print = Annotated[
-    bool, typer.Option("--print", help="Print the SQL and run nothing. Only --upgrade connects to the server.")
+    bool, typer.Option("--print", help="Print the SQL and run nothing. Connects to the server only with --upgrade.")
 ]
 Partitions = Annotated[
     int | None,
@@ -212,7 +214,7 @@ def schema(
 ) -> None:
     """Create the tables of a store, or print the SQL that creates them.
 
-    `keel schema --upgrade` works on every store: a newer version of Keel may need a newer format.
+    A newer version of Keel may need a newer format: `keel schema --upgrade` upgrades a store of any backend to it.
 
     Example: `keel schema --url postgresql://localhost/agents --print | psql agents`
     """

@@ -268,11 +268,18 @@ def decision_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) 
 
 Id = Annotated[
     str,
-    typer.Argument(metavar="ID", help="The request's id, or the start of it. If several match, the one that waits."),
+    typer.Argument(
+        metavar="ID", help="The request's id, or its first digits. If several match: the one that waits for a decision."
+    ),
 ]
 By = Annotated[str, typer.Option("--by", envvar="KEEL_REVIEWER", metavar="NAME", help="The reviewer's name.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason, for the agent and the audit trail.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Yes = Annotated[
+    bool,
+    typer.Option(
+        "--yes", "-y", help="Do not ask for confirmation. Without a terminal to ask in, --yes or --json is required."
+    ),
+]
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many, oldest first.")]
 
 
@@ -280,7 +287,8 @@ def approvals(
     thread: Annotated[
         str | None,
         typer.Argument(
-            metavar="THREAD", help="Only requests of this thread; records missing ones and closes moot ones."
+            metavar="THREAD",
+            help="Only requests of this thread. They are brought up to date in the store first.",
         ),
     ] = None,
     url: Url = DEFAULT_URL,
@@ -345,7 +353,7 @@ def approve(
 ) -> None:
     """Approve a request: the agent acts as it asked.
 
-    Shows the request first, and asks in a terminal.
+    Shows the request first, and asks for confirmation.
 
     Example: `keel approve 3f2a91bc04d1e7 --by ann --reason "within budget"`
     """
@@ -356,6 +364,8 @@ def reject(
     request: Id, by: By, url: Url = DEFAULT_URL, reason: Reason = "", yes: Yes = False, json: AsJson = False
 ) -> None:
     """Reject a request: the agent does not act, and receives the reason.
+
+    Shows the request first, and asks for confirmation.
 
     Example: `keel reject 3f2a91bc04d1e7 --by ann --reason "too expensive"`
     """
@@ -401,6 +411,8 @@ def answer(
 ) -> None:
     """Answer a question: the agent's `interrupt()` returns the value.
 
+    Shows the question first, and asks for confirmation.
+
     Example: `keel answer 3f2a91bc04d1e7 --by ann --value "by train, please"`
     """
     try:
@@ -435,7 +447,7 @@ def sweep(
             metavar="SECONDS",
             min=0,
             max=_LONGEST,
-            help="List requests that have waited this long, each once per such period.",
+            help="List requests that have waited this long; repeat each one after the same time.",
         ),
     ] = None,
     most: Annotated[
@@ -446,7 +458,8 @@ def sweep(
 ) -> None:
     """Apply retention policies; expire and close approval requests.
 
-    Any process may run it at any time, for example every hour. The list shows requests that are due for a reminder.
+    Any process may run it at any time, for example every hour. With --remind-after, it also lists the requests of which
+    the reviewers should be reminded.
 
     Example: `keel sweep --remind-after 86400`
     """

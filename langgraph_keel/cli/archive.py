@@ -44,7 +44,9 @@ def archive(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """List the parts of a thread's message archive, or show archived messages.
+    """List or show messages that were removed from a thread's state and archived.
+
+    Each removal of messages is one part of the archive. Without --search and --part, the parts are listed.
 
     Example: `keel archive my-thread --search invoice`
     """

@@ -68,8 +68,8 @@ def verify(
 ) -> None:
     """Verify that no event was changed, removed or inserted. Exit status 1 if one was.
 
-    Note the last event that it prints in a safe place, and pass it to `--expect` the next time: then a trail that was
-    rewritten or truncated is detected, too.
+    It prints the last event. Note it in a safe place, and pass it to `--expect` the next time. Then it is also detected
+    if the whole trail was rewritten, or cut off at the end.
 
     Example: `keel audit verify --expect 17:9f86d081884c7d65…`
     """

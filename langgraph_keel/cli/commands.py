@@ -33,10 +33,10 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "timeline": ("Draw a thread as a tree of checkpoints: nodes, changes, branches, labels."),
         "tail": "Print checkpoints and status changes of one thread, or of all threads.",
         "diff": "Show the changes between two checkpoints: messages by word, values by path.",
-        "archive": "List the parts of a thread's message archive, or show archived messages.",
+        "archive": "List or show messages that were removed from a thread's state and archived.",
     },
     "Recover": {
-        "work": "Run a worker that continues interrupted, drained and accepted threads.",
+        "work": "Run a worker that continues threads whose process died or was stopped.",
     },
     "Time travel": {
         "rewind": "Make an earlier checkpoint the latest of its thread.",
@@ -91,10 +91,10 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "tenants": "List the tenants that have data in a store.",
         "info": "Show a store's backend, format, durability, size, threads and open requests.",
         "check": "Read all stored data and report damage. Changes nothing.",
-        "repair": "Make damaged logs of a store of files readable again, up to the damage.",
+        "repair": "Repair a store of files (files:DIRECTORY); keep all records that can be read.",
         "schema": "Create the tables of a store, or print the SQL that creates them.",
-        "doctor": "Report which threads of a store would break with the code of a graph.",
-        "upgrade": "Upgrade all threads to the current version, and report failures.",
+        "doctor": "Check before a deployment which threads would break with a graph's code.",
+        "upgrade": "Upgrade the states of all threads to the version of a graph's code.",
         "keys": "Manage the keys of an encrypted store: create, show, rotate, renew, migrate.",
     },
 }

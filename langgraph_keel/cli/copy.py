@@ -33,8 +33,9 @@ WithShared = Annotated[
     bool,
     typer.Option(
         "--with-shared",
-        help="Also copy data that threads share: retention policies, the secret of the ledger, cached results; with "
-        "all threads also the items of the store, the audit trail and all tenants. Only from a source that you trust.",
+        help="Also copy data that threads share: retention policies, cached results, and the secret that identifies "
+        "tool calls. If all threads are copied, also the items of the store, the audit trail and all tenants. Only "
+        "from a source that you trust.",
     ),
 ]
 SourceKeys = Annotated[
@@ -42,11 +43,11 @@ SourceKeys = Annotated[
     typer.Option(
         "--source-keys",
         metavar="FILE",
-        help="The key file of the source, or `none`. Default: KEEL_KEYS_FILE or KEEL_KEYS, for both stores.",
+        help="The key file of the source, or the word `none`. Default for both stores: KEEL_KEYS_FILE or KEEL_KEYS.",
     ),
 ]
 TargetKeys = Annotated[
-    str | None, typer.Option("--target-keys", metavar="FILE", help="The key file of the target, or `none`.")
+    str | None, typer.Option("--target-keys", metavar="FILE", help="The key file of the target, or the word `none`.")
 ]
 
 SourceBlobs = Annotated[
@@ -54,13 +55,13 @@ SourceBlobs = Annotated[
     typer.Option(
         "--source-blobs",
         metavar="PLACE",
-        help="Where the source keeps large values (s3://bucket/prefix, file:DIRECTORY), or `none`. "
-        "Default: KEEL_BLOBS, for both stores.",
+        help="Where the source keeps large values: s3://bucket/prefix, file:DIRECTORY, or the word `none`. Default for "
+        "both stores: KEEL_BLOBS.",
     ),
 ]
 TargetBlobs = Annotated[
     str | None,
-    typer.Option("--target-blobs", metavar="PLACE", help="Where the target keeps large values, or `none`."),
+    typer.Option("--target-blobs", metavar="PLACE", help="Where the target keeps large values, or the word `none`."),
 ]
 
 

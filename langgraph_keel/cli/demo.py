@@ -171,10 +171,10 @@ def demo(url: Url = None, directory: Dir = None, pace: Pace = 0.25, json: AsJson
     It needs no API key and no network.
 
     A LangGraph agent with a scripted model works in a child process. One of two parallel tool calls hangs, and the
-    process is killed with SIGKILL. A second process resumes the thread by its id; the call that had finished is
-    answered from the ledger of tool calls. The agent then asks a person and its process ends; the demo approves, and a
-    third process finishes. The demo checks the agent's journal and the store for repeated calls; it exits with 1 if a
-    claim does not hold.
+    process is killed with SIGKILL. A second process resumes the thread by its id. The call that had finished does not
+    run again, because its result was stored. The agent then asks a person and its process ends; the demo approves, and
+    a third process finishes. The demo checks the agent's journal and the store for repeated calls. The exit status is 1
+    if a check fails.
 
     Example: `keel demo --dir ./keel-demo`
     """

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 EVERY_NS = "*"
 """Selects all namespaces of a thread."""
 
-MOMENT = "its # in `keel timeline` and `keel history`, its label, its id, or the start or end of its id"
+MOMENT = (
+    "its # in `keel timeline` and `keel history` (-1 is the latest), its label, its id, or the start or end of its id"
+)
 
 _SAME_LEDGER = "calls that this thread already made with the same arguments are answered from the ledger; others run"
 _OWN_LEDGER = "calls made up to this point are answered from the ledger; others run"
@@ -260,7 +262,8 @@ def fork(
 ) -> None:
     """Branch off at a checkpoint, to a new thread or within the same thread.
 
-    Reports which tool calls the new thread would repeat, and which approvals of the original it would act on.
+    For a new thread, it reports which tool calls that thread would repeat, and which approvals given in the original
+    thread would count there, too.
 
     Example: `keel fork my-thread 14 what-if`
     """

@@ -52,7 +52,7 @@ def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 def rotate(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     """Make the first key of the keyring the master key of a store.
 
-    Runs continue; no record is rewritten.
+    The keyring is the list of keys in KEEL_KEYS_FILE or KEEL_KEYS. Runs continue; no record is rewritten.
 
     An attacker with the old key and a copy of the store can still read later copies: see `keel keys renew`.
 
@@ -94,10 +94,8 @@ def migrate(
 ) -> None:
     """Encrypt all plain-text data in a store.
 
-    Runs continue. After an interruption, run it again to continue.
-
-    First give all programs keyrings with `migrate=True`. Exit status 1 if some data could not be read; it is left as
-    it is.
+    Before the migration, all programs must use keyrings with `migrate=True`. Runs continue. After an interruption, run
+    it again to continue. Exit status 1 if some data could not be read; it is left as it is.
 
     Example: `KEEL_KEYS_FILE=keel.keys keel keys migrate`
     """

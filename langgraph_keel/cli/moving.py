@@ -43,8 +43,8 @@ def import_(
 ) -> None:
     """Import threads from one of LangGraph's own savers, and compare them.
 
-    Safe while the application runs (`moving_from=`), and safe to repeat: imported threads are skipped. Exit status 1 if
-    a thread could not be imported.
+    The application may run at the same time. Run it again at any time: imported threads are skipped, or updated if they
+    have continued in the source only. Exit status 1 if a thread could not be imported.
 
     Example: `keel import old.db --url postgresql://localhost/agents`
     """

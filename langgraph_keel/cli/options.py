@@ -76,7 +76,11 @@ Imports = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--model", metavar="NAME", help="Only threads written by this model (its requested or served name)."),
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="Only threads with calls of this model, by the name in the request or in the reply.",
+    ),
 ]
 Ns = Annotated[str, typer.Option("--ns", metavar="NS", help="A subgraph's namespace; `*` for all namespaces.")]
 Thread = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.")]

@@ -43,7 +43,8 @@ from langgraph_keel.provenance.reading import DriftMark
 from langgraph_keel.provenance.records import ModelCall
 
 OneMoment = Annotated[
-    str | None, typer.Argument(metavar="MOMENT", help=f"Only the calls that led to this checkpoint: {MOMENT}.")
+    str | None,
+    typer.Argument(metavar="MOMENT", help=f"Only the calls of the step that led to this checkpoint: {MOMENT}."),
 ]
 Checkpoint = Annotated[
     str | None, typer.Option("--checkpoint", "-c", metavar="MOMENT", help="The checkpoint, given as an option.")
@@ -182,7 +183,12 @@ Output = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 Channel = Annotated[str, typer.Option("--channel", metavar="NAME", help="The channel that contains the messages.")]
 Label = Annotated[
-    str | None, typer.Option("--label", metavar="TEXT", help="Only threads whose latest label or outcome is this.")
+    str | None,
+    typer.Option(
+        "--label",
+        metavar="TEXT",
+        help="Only threads whose latest `label` or `outcome` in the metadata is this. `keel label` sets neither.",
+    ),
 ]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Write at most this many.")]
 MinCost = Annotated[float | None, typer.Option(metavar="AMOUNT", min=0, help="Only threads that cost at least this.")]

@@ -200,8 +200,8 @@ def set_(
 
     Nothing is removed before the next `keel sweep`.
 
-    It replaces an earlier policy for the same pattern. A new policy is placed first, but after the policies whose
-    threads it also matches; the one for `*` is always last.
+    An earlier policy for the same pattern is replaced. The first policy that matches a thread applies, so a new policy
+    is placed before the others, but after those with a narrower pattern. The policy for `*` is always last.
 
     Example: `keel retention set --threads 'chat-*' --keep-last 20 --ttl 90d`
     """

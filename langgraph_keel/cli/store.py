@@ -39,7 +39,7 @@ from langgraph_keel.cli.output import (
     print_lines,
 )
 from langgraph_keel.display.text import count_of, one_line, plain
-from langgraph_keel.errors import InvalidInput, KeelError, NotFound
+from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound
 from langgraph_keel.store.checks import check_place
 from langgraph_keel.store.files import ItemFiles, name_of_file, read_items, write_item
 from langgraph_keel.store.records import StoredItem
@@ -52,9 +52,12 @@ _ALL = 1_000_000_000
 _BATCH = 100  # items that an import compares and writes together
 _SHOWN = 50
 
-_LABELS = "Labels joined by `/`, such as `memories/ada`. In a label, `%2F` is a `/`, and `%25` is a `%`."
-Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help=_LABELS)]
-Below = Annotated[str, typer.Argument(metavar="NAMESPACE", help=f"Only items below it. {_LABELS}", show_default=False)]
+_PARTS = "Its parts are joined by `/`, such as `memories/ada`. In a part, `%2F` is a `/`, and `%25` is a `%`."
+Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help=f"The item's namespace. {_PARTS}")]
+Below = Annotated[
+    str,
+    typer.Argument(metavar="NAMESPACE", help=f"Only items in or below this namespace. {_PARTS}", show_default=False),
+]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The item's key.")]
 Value = Annotated[str, typer.Argument(metavar="VALUE", help="A JSON object; `-` reads it from standard input.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many items.")]
@@ -69,7 +72,8 @@ Filters = Annotated[
     typer.Option(
         "--filter",
         metavar="FIELD=VALUE",
-        help="Only items with this value in the field: JSON, or else text. `'age={\"$gt\": 3}'` compares. Repeatable.",
+        help="Only items with this value in the field, as JSON or plain text. To compare: `'age={\"$gt\": 3}'`. "
+        "Repeatable.",
     ),
 ]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the files.")]
@@ -90,7 +94,7 @@ def word_of(namespace: Sequence[str]) -> str:
 def ls(
     namespace: Below = "", index: Index = False, limit: Limit = _SHOWN, url: Url = DEFAULT_URL, json: AsJson = False
 ) -> None:
-    """List namespaces and items, most recently changed first.
+    """List namespaces by name, and items, most recently changed first.
 
     Example: `keel store ls memories/ada`
     """
@@ -218,12 +222,16 @@ def rm(namespace: Namespace, key: Key, url: Url = DEFAULT_URL, yes: Yes = False,
     if not yes and (json or not sys.stdin.isatty()):
         raise InvalidInput("nothing was removed: there is no terminal to ask in; add --yes")
     with open_to_change(url) as saver:
-        found = _find(saver, place, key)
+        try:
+            found = _find(saver, place, key)
+            shown, removed = jsons.dumps(found.value, ensure_ascii=False), _json_of(found)
+        except CorruptStore as error:
+            shown, removed = str(error), {"namespace": [*place], "key": key, "error": str(error)}
         if not yes:
-            typer.echo(f"{_shown(place, key)}: {one_line(jsons.dumps(found.value, ensure_ascii=False))}", err=True)
+            typer.echo(f"{_shown(place, key)}: {one_line(shown)}", err=True)
             confirm("Remove it?", "Nothing was removed.")
         saver.store().delete(place, key)
-    print_answer({"removed": _json_of(found)}, Text(f"removed {_shown(place, key)}", "green"), as_json=json)
+    print_answer({"removed": removed}, Text(f"removed {_shown(place, key)}", "green"), as_json=json)
 
 
 def _find(saver: Any, place: tuple[str, ...], key: str) -> Item:
@@ -272,8 +280,8 @@ def export(directory: Directory, namespace: Below = "", url: Url = DEFAULT_URL, 
 def import_(directory: Directory, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     """Import exported items, also edited ones, unless they changed in the store.
 
-    Kept items are listed, and the exit status is 1. An item that no longer exists in the store is created again. All
-    files are checked first.
+    An item that has changed in the store since the export keeps its value. Such items are listed, and the exit status
+    is 1. An item that no longer exists in the store is created again. All files are checked first.
 
     Example: `keel store import backup`
     """

@@ -53,7 +53,8 @@ Where = Annotated[
     typer.Option(
         "--where",
         metavar="KEY=VALUE",
-        help="Only threads with this metadata in the latest checkpoint: a number, true, false, null, or text.",
+        help="Only threads with this metadata in the latest checkpoint: a number, true, false, null, or text. "
+        "Repeatable.",
     ),
 ]
 

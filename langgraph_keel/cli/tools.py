@@ -186,7 +186,9 @@ Thread = Annotated[
         help="The thread's id. Leave it out with --shared, or for the unknown outcomes of all threads.",
     ),
 ]
-Shared = Annotated[bool, typer.Option("--shared", help="The calls that threads share.")]
+Shared = Annotated[
+    bool, typer.Option("--shared", help='Calls that threads share, of tools with `scope="shared"` or a function.')
+]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The call's key, or the start of it.")]
 Unknown = Annotated[
     bool,
@@ -215,7 +217,7 @@ def tools(
 ) -> None:
     """List the tool calls of a thread, or all calls with an unknown outcome.
 
-    Shows each call's state, how often it was answered from the ledger since, and the cost that this saved.
+    Shows the state of each call, how often its stored result was used again, and the cost that this saved.
 
     Example: `keel tools my-thread`, or `keel tools --unknown` for all calls that must be settled
     """
@@ -258,13 +260,20 @@ def settle(
             help="retry: it may run again; done: it happened; skip: do not run it again.",
         ),
     ],
-    thread: Annotated[str | None, typer.Option("--thread", "-t", metavar="THREAD", help="The thread.")] = None,
+    thread: Annotated[
+        str | None, typer.Option("--thread", "-t", metavar="THREAD", help="The thread of the call.")
+    ] = None,
     url: Url = DEFAULT_URL,
     shared: Shared = False,
     result: Result = None,
     by: Actor = None,
     moved: Annotated[
-        bool, typer.Option("--moved", help="With retry: the original, in another store, will never run again.")
+        bool,
+        typer.Option(
+            "--moved",
+            help="With retry, for a call of a thread copied from another store: confirms that the call will never run "
+            "there.",
+        ),
     ] = False,
     json: AsJson = False,
 ) -> None:
@@ -299,7 +308,7 @@ def stats(url: Url = DEFAULT_URL, imports: Imports = None, json: AsJson = False)
 @cache.command()
 def clear(
     thread: Annotated[
-        str | None, typer.Option("--thread", "-t", metavar="THREAD", help="The settled calls of this thread.")
+        str | None, typer.Option("--thread", "-t", metavar="THREAD", help="The finished calls of this thread.")
     ] = None,
     shared: Shared = False,
     nodes: Nodes = False,

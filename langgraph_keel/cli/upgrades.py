@@ -31,7 +31,8 @@ From = Annotated[
     typer.Option(
         "--upgrades",
         metavar="MODULE[:LIST]",
-        help="The upgrades. Default: those of the graph's saver, or else those in its module.",
+        help="The module with the upgrades of the state, or a list in it. Default: those of the graph's saver, or of "
+        "the graph's module.",
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Write nothing; show a preview.")]
@@ -52,11 +53,9 @@ def doctor(
     junit: Junit = None,
     json: AsJson = False,
 ) -> None:
-    """Report which threads of a store would break with the code of a graph.
+    """Check before a deployment which threads would break with a graph's code.
 
-    Opens each thread, and changes nothing.
-
-    The exit status is 1 if a thread would break.
+    Opens each thread, runs no node, and changes nothing. The exit status is 1 if a thread would break.
 
     Example: `keel doctor shop.app:graph --url postgresql://localhost/agents`
     """
@@ -81,10 +80,10 @@ def doctor(
 def upgrade(
     graph: Graph, url: Url = DEFAULT_URL, upgrades: From = None, dry_run: DryRun = False, json: AsJson = False
 ) -> None:
-    """Upgrade all threads to the current version, and report failures.
+    """Upgrade the states of all threads to the version of a graph's code.
 
     A thread with steps or questions left is not changed now; it is upgraded when it continues. Safe while runs write,
-    and safe to repeat: upgraded threads are skipped. The exit status is 1 if a thread could not be upgraded.
+    and safe to repeat: upgraded threads are skipped. Failures are reported, and the exit status is then 1.
 
     Example: `keel upgrade shop.app:graph --url sqlite:///agent.db --dry-run`
     """

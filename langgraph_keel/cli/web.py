@@ -68,7 +68,8 @@ def web(
         from langgraph_keel.web.security import LOOPBACK, Guard, from_proxy
     except ImportError as error:
         raise InvalidInput(
-            f"keel web needs pip install 'starlette>=0.46' 'uvicorn>=0.30' (Keel's extra 'web'): {error}"
+            "keel web needs Starlette and uvicorn: pip install 'starlette>=0.46' 'uvicorn>=0.30' (Keel's extra 'web'): "
+            f"{error}"
         ) from None
     check_by(by)
     if bool(user_header) != bool(trusted_proxy):

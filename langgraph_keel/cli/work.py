@@ -56,12 +56,13 @@ def work(
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> None:
-    """Run a worker that continues interrupted, drained and accepted threads.
+    """Run a worker that continues threads whose process died or was stopped.
 
-    Any number of workers may run. The graph uses the saver that it was compiled with, which needs `recoverable=True`; a
-    graph without a saver gets one for --url. SIGTERM and Ctrl-C stop the worker after the current step, and another
-    worker continues the thread. Without a terminal, it logs one JSON object per line to standard error. With --json, it
-    prints one per thread. With --once, the exit status is 1 if a thread failed.
+    It also runs input that `saver.accept` has stored. Any number of workers may run. The graph uses the saver that it
+    was compiled with, which needs `recoverable=True`; a graph without a saver gets one for --url. SIGTERM and Ctrl-C
+    stop the worker after the current step, and another worker continues the thread. Without a terminal, it logs one
+    JSON object per line to standard error. With --json, it prints one JSON object per thread to standard output. With
+    --once, the exit status is 1 if a thread failed.
 
     Example: `keel work shop.app:graph --once --dry-run`
     """

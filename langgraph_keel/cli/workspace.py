@@ -16,15 +16,21 @@ from langgraph_keel.workspace.records import Workspace
 
 workspace = typer.Typer(help="List, compare and restore files that were saved with checkpoints.", no_args_is_help=True)
 
-_BESIDE = "The shadow repository, if it is not next to the store."
+_BESIDE = "The directory of the saved files (`Workspace(repository=...)`), if it is not next to the store."
 Dir = Annotated[
     Path, typer.Option("--dir", envvar="KEEL_WORKSPACE", metavar="DIR", help="The directory whose files are saved.")
 ]
 Repo = Annotated[Path | None, typer.Option("--repository", metavar="DIR", help=_BESIDE)]
 Into = Annotated[Path | None, typer.Option("--into", metavar="DIR", help="Restore into this directory instead.")]
 Ignore = Annotated[
-    list[str] | None, typer.Option("--ignore", metavar="PATTERN", help="A pattern of the saver's `ignore`. Repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--ignore",
+        metavar="PATTERN",
+        help="A pattern of paths that are not saved. Repeat it for each pattern of your `Workspace(ignore=...)`.",
+    ),
 ]
+After = Annotated[str, typer.Argument(metavar="MOMENT", help="The checkpoint to compare with, named in the same way.")]
 
 
 def _open(url: str, directory: Path, repository: Path | None, ignore: list[str] | None = None) -> Any:
@@ -55,7 +61,7 @@ def ls(
 def diff(
     thread: Thread,
     before: At,
-    after: At = "-1",
+    after: After = "-1",
     url: Url = DEFAULT_URL,
     directory: Dir = Path(),
     repository: Repo = None,

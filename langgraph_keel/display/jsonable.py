@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -36,12 +37,19 @@ def as_json(value: Any, depth: int = 0) -> Any:
     return _scalar(value) if fields is None else as_json(fields, depth)
 
 
+def is_text(value: Any) -> bool:
+    """Return whether a value is text, also of a subclass such as `message.text`; an enum is not."""
+    return isinstance(value, str) and not isinstance(value, Enum)
+
+
 def _key(key: Any) -> str:
-    return key if type(key) is str else represent(key)
+    return str.__str__(key) if is_text(key) else represent(key)
 
 
 def _scalar(value: Any) -> Any:
-    if value is None or type(value) in (bool, str) or (type(value) is int and value.bit_length() <= LONGEST_NUMBER):
+    if is_text(value):
+        return str.__str__(value)  # of type `str`, by no method of a subclass
+    if value is None or type(value) is bool or (type(value) is int and value.bit_length() <= LONGEST_NUMBER):
         return value
     return value if type(value) is float and math.isfinite(value) else represent(value)
 

@@ -156,7 +156,7 @@ class EngineSaver(BaseCheckpointSaver[Any]):
         """Return a saver for one tenant, on the same store and connections.
 
         No round trip. All its methods are limited to the tenant's data: threads, approvals, tool calls, policies,
-        labels, archives, the audit trail. Data of other tenants is invisible, under any name, and the default saver
+        labels, archives, the audit trail. No thread id gives access to data of another tenant, and the default saver
         sees no tenant's data. With `encryption`, each tenant has its own key. As long as the returned object is alive,
         the same object is returned for the same name. Closing it does not affect others; closing this saver closes all.
 
@@ -164,7 +164,8 @@ class EngineSaver(BaseCheckpointSaver[Any]):
             name: 1 to 64 letters, digits, `.`, `_`, `@`, `+` and `-`, beginning with a letter or digit.
 
         Raises:
-            InvalidInput: If the name is invalid, this saver is a tenant's itself, or the backend has no tenants.
+            InvalidInput: If the name is invalid, this saver already belongs to a tenant, or the backend does not
+                support tenants.
         """
         if self.tenant is not None:
             raise InvalidInput(f"this saver belongs to tenant {self.tenant!r}: call for_tenant on its parent saver")

@@ -463,7 +463,17 @@ def pack_batch(
         parts = [_task_check(task_id, task_path), heads, *values, *([list(beside)] if beside else [])]
         return Batch(task_id, task_path, codec.encode(parts))
     except ValueRefused as error:
-        raise error.at(f"{where}, writes of task {task_id} to {[channel for channel, _ in writes]}") from error
+        channels = [channel for channel, _ in writes]
+        refused = [channel for channel, value in zip(channels, values, strict=True) if not _is_storable(value, codec)]
+        raise error.at(f"{where}, writes of task {task_id} to {refused or channels}") from error
+
+
+def _is_storable(value: Any, codec: Codec) -> bool:
+    try:
+        codec.encode([value])
+    except ValueRefused:
+        return False
+    return True
 
 
 def _task_check(task_id: str, task_path: str) -> int:

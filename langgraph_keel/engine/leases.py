@@ -51,7 +51,7 @@ class Keeper(Generic[C]):
     Args:
         period: Seconds between two renewals of a claim.
         renew: Renews a claim; returns `False` if another process has taken it over.
-        what: The target of writes of claims and jobs, for log messages.
+        what: The data that claims and jobs write, such as "the ledger of tool calls". Log messages start with it.
     """
 
     def __init__(self, period: float, renew: Callable[[C], bool], what: str = "the ledger of tool calls") -> None:

@@ -117,10 +117,10 @@ def _walk(nodes: Iterable[Node], before: Callable[[Node], Node | None]) -> Itera
 
 
 def find_steps_behind(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) -> Iterator[str | None]:
-    """Yield the ids of checkpoints whose steps led to every kept checkpoint.
+    """Yield the ids of the checkpoints whose steps led to all of the kept ones.
 
-    The results of tools called there are part of the kept state. Calls from any other checkpoint may be repeated: it is
-    on an abandoned branch, or was abandoned by a rewind.
+    The results of tools called in these steps are part of every kept state. A call from another checkpoint may be
+    repeated, because that checkpoint is on an abandoned branch, or was abandoned by a rewind.
     """
     roots = roots_in(moments)
     ancestry = Ancestry(node for node, _ in roots)

@@ -16,9 +16,9 @@ _ROUNDS = 20
 
 
 def read_names(store: Store[Any, Any], *, passes: bool = False) -> Plan[list[str]]:
-    """Return the ids of all threads and strays, also if threads are updated.
+    """Return the ids of all threads and strays, even while threads are updated.
 
-    One trip per 200.
+    Three trips, and one more for each 200 threads or strays.
     """
     names: dict[str, None] = {}
     newest: tuple[str, str] | None = None

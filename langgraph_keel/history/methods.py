@@ -223,19 +223,20 @@ class ThreadHistory(Component):
         Events of all processes are delivered at least once, those of a thread in order. A checkpoint that is stored
         again is delivered again. Intermediate statuses between two polls, deletions, and the copied history of a fork
         or copy are not reported. The feed stores nothing, and writes do not notify it. The polling interval grows up to
-        five times `poll` while nothing happens. A reviewer's decision triggers a poll immediately, if the backend has
-        notices.
+        five times `poll` while nothing happens. A reviewer's decision triggers a poll immediately if it is made in this
+        process; with PostgreSQL or Redis, a decision of any process does.
 
         A poll costs one or two round trips for the threads active in the last minute, one for those with steps left,
-        and three for each changed thread. Every tenth poll covers an hour: events of a writer whose clock is slow
-        arrive late. Clocks that differ by more than an hour can hide a thread, unless it is followed by its id.
+        and three for each changed thread. Every tenth poll reads the threads active in the last hour. So events of a
+        writer whose clock is slow arrive late, but they do arrive. Clocks that differ by more than an hour can hide a
+        thread, unless it is followed by its id.
 
         Args:
             thread_id: The thread; all threads of the saver by default.
-            after: The `cursor` of an earlier feed, or a time. By default the feed starts with all stored events; use
-                that after restoring a backup.
-            payload: Whether moments contain values. If not, they contain only the channels of changes, the ids of
-                questions, the classes of errors, and the source and step of the metadata.
+            after: The `cursor` of an earlier feed, or a time. By default the feed starts with all stored events. Leave
+                it out after you have restored a backup.
+            payload: Whether moments contain values. Without values, a change has only the name of its channel, a
+                question its id, and an error its class. The metadata has only `source` and `step`.
             poll: Initial polling interval, in seconds.
             timeout: Seconds without an event after which the feed ends. With 0 it ends after one poll, with `None`
                 never.
@@ -243,8 +244,9 @@ class ThreadHistory(Component):
         Raises:
             InvalidInput: If an argument is invalid, or the cursor belongs to another feed.
             InvalidConfig: If `thread_id` is not a usable id.
-            StoreUnavailable: If the store is unreachable at the first poll, or when the timeout ends; raised while
-                iterating. Other polls are retried, with a warning in the log. `StoreBusy` is handled in the same way.
+            StoreUnavailable: While iterating, if the store is unreachable at the first poll or when the timeout ends.
+                Other polls are retried, with a warning in the log.
+            StoreBusy: If the store is busy, under the same conditions.
         """
         from langgraph_keel.history.feed import Feed
         from langgraph_keel.runs.worker import PollTimer

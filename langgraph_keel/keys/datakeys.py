@@ -303,7 +303,7 @@ class KeyChest:
         return stored.is_ended(self._take(stored).wrappers[stored.id])
 
     def end_migration(self, *, is_ended: bool = True) -> Plan[None]:
-        """Record that the store contains no more plain text, or that it may again.
+        """Record whether a migration has ended, so that the store has no plain text.
 
         Two trips.
         """

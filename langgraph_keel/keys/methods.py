@@ -26,8 +26,8 @@ class MasterKeys(NamedTuple):
     """The master keys of a store.
 
     Attributes:
-        needed: Name of the key that the store needs now; `None` if nothing is sealed yet.
-        current: Name of the key that the keyring wraps with.
+        needed: Name of the key that the store needs now; `None` if nothing is encrypted yet.
+        current: Name of the first key of the keyring, which encrypts new keys.
         fault: Reason why the keyring does not open the store; empty if it does.
     """
 

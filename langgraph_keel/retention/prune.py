@@ -215,7 +215,7 @@ def prune(session: Session, thread_id: str, task: Pruning) -> Plan[ThreadPruned]
 def plan_prune(session: Session, thread_id: str, task: Pruning) -> Plan[tuple[Survey, set[Stamp], Removal]]:
     """Read a thread; return it with its kept and removed entries.
 
-    Two trips; one more if branches may wait.
+    Two trips, and one more to find branches that wait for a person.
     """
     named: set[Address] = set()
     for hear in session.hooks.keep if task.policy is not None else ():

@@ -8,6 +8,7 @@ from typing import Any
 
 from langgraph.store.base import InvalidNamespaceError, TTLConfig
 
+from langgraph_keel.display.jsonable import is_text
 from langgraph_keel.errors import InvalidInput
 
 DEEPEST = 100
@@ -42,7 +43,8 @@ def check_value(value: Any, what: str) -> dict[str, Any]:
     while left:
         source, target, place, depth = left.pop()
         for name, each in _parts(source, place, what):
-            path, kind, part = f"{place}[{name!r:.60}]", type(each), each
+            path, part = f"{place}[{name!r:.60}]", _plain(each)
+            kind = type(part)
             if kind in (dict, list):
                 if depth == DEEPEST:
                     raise InvalidInput(f"{what}: {path:.300} is nested more than {DEEPEST} deep")
@@ -60,13 +62,18 @@ def check_value(value: Any, what: str) -> dict[str, Any]:
     return copied
 
 
+def _plain(value: Any) -> Any:
+    """Return a text of a subclass, such as `message.text`, as `str`."""
+    return str.__str__(value) if is_text(value) else value
+
+
 def _parts(source: Any, place: str, what: str) -> Iterator[tuple[Any, Any]]:
     if type(source) is list:
         yield from enumerate(source)
         return
-    for name, each in source.items():
-        if type(name) is not str:
-            raise InvalidInput(f"{what}: {place:.300} has the key {name!r:.60}, which is not text")
+    for key, each in source.items():
+        if type(name := _plain(key)) is not str:
+            raise InvalidInput(f"{what}: {place:.300} has the key {key!r:.60}, which is not text")
         yield name, each
 
 

@@ -91,9 +91,8 @@ class ItemFiles(Items):
     def page(self, namespace: tuple[str, ...], after: str) -> Plan[tuple[list[tuple[StoredItem, int]], str | None]]:
         """Return a page of items below a namespace, and a cursor. One trip.
 
-        Each item comes with the time of its last change.
-
-        The order is that of their cells' keys, so that an item that changes concurrently is not missed.
+        Each item comes with the time of its last change. Pages are in the order of the keys of cells. A key never
+        changes, so an item that changes between two pages is not missed.
         """
         page = yield from self._cells.page(prefix_of(namespace), after or None, PAGE)
         live = [(kept.record, kept.cell.rank or 0) for _, kept in page if self._lives(kept.cell)]

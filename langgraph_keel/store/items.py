@@ -6,8 +6,9 @@ reply contains its version, and the write is retried on it: no version is overwr
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langgraph_keel.engine.cells import BLOCK, Cell, Search, Swap
@@ -32,6 +33,7 @@ from langgraph_keel.store.records import (
     prefix_of,
 )
 
+_log = logging.getLogger(__name__)
 NARROWED = 16
 """Maximum number of terms in a search, because SQL has a limit."""
 PAGE = 1000
@@ -109,16 +111,24 @@ class Items:
         found: list[tuple[str, Kept[StoredItem]]] = []
         after, ask = None, min(most, PAGE)
         while len(found) < most:
-            page = yield from self._cells.search(Search(prefix_of(namespace), marks, after, ask))
-            for key, kept in page:
+            page = yield from self._cells.search_raw(Search(prefix_of(namespace), marks, after, ask))
+            for key, kept in self.decode(page):
                 item = kept.record
                 if item.namespace[:size] == namespace and fits(item.value, wanted) and self._see(key, kept):
                     found.append((key, kept))
             if len(page) < ask:
                 break
-            after = page[-1][1].cell.rank or 0, page[-1][0]
+            after = page[-1][1].rank or 0, page[-1][0]
             ask = min(PAGE, 4 * ask + 60)  # few items match: the next page is larger
         return found[offset:most]
+
+    def decode(self, cells: Iterable[tuple[str, Cell]]) -> Iterator[tuple[str, Kept[StoredItem]]]:
+        """Yield the items of a search. A damaged one is skipped with a warning, so that the others are found."""
+        for key, cell in cells:
+            try:
+                yield key, self._cells.keep(key, cell)
+            except CorruptStore as error:
+                _log.warning("a search skips an item: %s", error)
 
     def find(
         self, namespace: tuple[str, ...], wanted: Mapping[str, Any], query: str | None, limit: int, offset: int
@@ -140,27 +150,30 @@ class Items:
             if new := [key for key, _ in page if key[:-BLOCK] not in _HASHED]:
                 if len(_HASHED) > MOST_SEEN:
                     _HASHED.clear()
-                for key, kept in (yield from self._cells.read(new)).items():
+                for key, kept in self.decode((yield from self._cells.read_raw(new)).items()):
                     if cell_key(kept.record.namespace, "")[:-BLOCK] != key[:-BLOCK]:
                         raise CorruptStore(f"an item of the store ({key}) has another namespace than its key")
                     _HASHED[key[:-BLOCK]] = kept.record.namespace
             for key, cell in page:
-                namespace = _HASHED.get(key[:-BLOCK])  # `None` if its item was deleted in the meantime
-                if namespace and (self._lives(cell) or (yield from self._has_live(key[:-BLOCK]))):
+                namespace = _HASHED.get(key[:-BLOCK])
+                if namespace is None or not self._lives(cell):  # its item was deleted in the meantime, or has expired
+                    namespace = yield from self._find_namespace(key[:-BLOCK])
+                if namespace:
                     found.add(namespace)
             if len(page) < PAGE:
                 return found
             after = page[-1][1].rank or 0, page[-1][0]
 
-    def _has_live(self, prefix: str) -> Plan[bool]:
-        """Return whether a namespace has an item that has not expired."""
+    def _find_namespace(self, prefix: str) -> Plan[tuple[str, ...] | None]:
+        """Return the namespace of the keys with a prefix, if it has an item that has not expired."""
         after = None
         while True:
-            page = yield from self._cells.search_raw(Search(prefix[: 2 * BLOCK], after=after, limit=PAGE, is_bare=True))
-            if any(key.startswith(prefix) and self._lives(cell) for key, cell in page):
-                return True
+            page = yield from self._cells.search_raw(Search(prefix[: 2 * BLOCK], after=after, limit=PAGE))
+            for _, kept in self.decode((key, cell) for key, cell in page if key.startswith(prefix)):
+                if self._lives(kept.cell):
+                    return kept.record.namespace
             if len(page) < PAGE:
-                return False
+                return None
             after = page[-1][1].rank or 0, page[-1][0]
 
     def _lives(self, cell: Cell) -> bool:
@@ -198,7 +211,7 @@ class Items:
                     self._remember(key, new[key][1])
                     del left[key]
                 else:
-                    held[key] = None if reply.cell is None else self._seen_of(self._cells.keep(key, reply.cell))
+                    held[key] = self._seen_in(key, reply.cell, is_removed=left[key].value is None)
 
     def add_vectors(self, writes: Mapping[str, Write]) -> Plan[Mapping[str, Write]]:
         """Return the writes with the vectors of their texts; without an index, unchanged."""
@@ -225,6 +238,12 @@ class Items:
     def _cell(self, item: StoredItem, rank: int, body: bytes = b"") -> Cell:
         expires_at = None if item.ttl is None else self._session.milliseconds + int(item.ttl * MINUTE)
         return self._cells.cell(item, body=body, expires_at=expires_at, rank=rank, marks=marks_of_item(item))
+
+    def _seen_in(self, key: str, cell: Cell | None, is_removed: bool) -> Seen | None:
+        """Return the version in a cell. To remove an item it need not decode."""
+        if cell is None:
+            return None
+        return Seen(cell.token, 0, 0, None, "") if is_removed else self._seen_of(self._cells.keep(key, cell))
 
     def _seen_of(self, kept: Kept[StoredItem]) -> Seen:
         item, cell = kept.record, kept.cell

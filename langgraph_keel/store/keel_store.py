@@ -277,13 +277,14 @@ class KeelStore(BaseStore):
 
             feed = store.watch(("trips", "7"), since=stored_cursor)
             for change in feed:
+                stored_cursor = feed.cursor  # first: see below
                 handle(change)
-                stored_cursor = feed.cursor
 
-        Changes by any process are reported at least once; of several changes of an item between two polls, only the
-        last one. A read that restarts a time to live counts as a change. Writers store and notify nothing for a watch:
-        it polls every `poll` seconds, and up to five times slower while nothing changes. A poll is one round trip, and
-        one more per 500 changed items.
+        Store the cursor of a change before you handle it. A follower that was killed then gets the change again, or the
+        deletion of its item. Changes by any process are reported at least once; of several changes of an item between
+        two polls, only the last one. A read that restarts a time to live counts as a change. Writers store and notify
+        nothing for a watch: it polls every `poll` seconds, and up to five times slower while nothing changes. A poll is
+        one round trip, and one more per 500 changed items.
 
         Args:
             namespace: The namespace; at most 10,000 items may be below it.
@@ -292,8 +293,9 @@ class KeelStore(BaseStore):
             timeout: Seconds without a change after which the feed ends; 0 ends it after one poll, `None` never.
 
         Raises:
-            InvalidInput: If an argument is invalid; while iterating, if there are more items.
-            StoreError: While iterating, as `saver.history.follow` raises it.
+            InvalidInput: If an argument is invalid; while iterating, if more than 10,000 items are below the namespace.
+            StoreError: While iterating, if the store fails. If it is busy or unreachable, polls are retried as in
+                `saver.history.follow`.
         """
         from langgraph_keel.runs.worker import PollTimer
         from langgraph_keel.store.watch import ItemFeed

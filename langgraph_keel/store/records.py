@@ -46,7 +46,9 @@ def _unpack(parts: Sequence[Any]) -> StoredItem:
 
 
 def _pack(item: StoredItem) -> list[Any]:
-    return [[*item.namespace], *item[1:6], dict(item.fences)]
+    plain = str.__str__  # texts of a subclass, such as `message.text`, would not be read back as `str`
+    labels = [plain(label) for label in item.namespace]
+    return [labels, plain(item.key), item.value, item.created, item.ttl, plain(item.owner), dict(item.fences)]
 
 
 ITEMS: CellTable[StoredItem] = CellTable("items", "an item of the store", _pack, _unpack, moves="whole")

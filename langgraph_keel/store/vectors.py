@@ -178,7 +178,7 @@ class _IndexedItems(Items):
 
         def read(keys: Sequence[str]) -> Plan[dict[str, Kept[StoredItem]]]:
             """Read items again and score them; remove those that no longer match."""
-            found = yield from self._cells.read(keys)
+            found = dict(self.decode((yield from self._cells.read_raw(keys)).items()))
             new: dict[str, tuple[str, Vectors]] = {}
             for key in keys:
                 item = found.get(key)

@@ -66,17 +66,22 @@ class ItemFeed(Follower[_Step, ItemChange]):
 
     @property
     def cursor(self) -> str:
-        """The position after the last yielded change, as JSON for `since`."""
+        """The position, as JSON for `since`: at the current change in a loop, and at the end after it."""
         items = [[name[len(self._namespace) :], key, token] for token, name, key in self._known.values()]
         return json.dumps([1, self._namespace, items], separators=(",", ":"))
 
     def _take(self, steps: Sequence[_Step]) -> Iterator[ItemChange]:
         for cell, token, change in steps:
+            # Without a token, a follower that is killed while it handles the change gets it again: also as a deletion,
+            # if the item no longer exists.
             self._known.pop(cell, None)
-            if token is not None:
-                self._known[cell] = token, change.namespace, change.key
+            self._known[cell] = "", change.namespace, change.key
             self._is_news = True
             yield change
+            if token is None:
+                del self._known[cell]
+            else:
+                self._known[cell] = token, change.namespace, change.key
 
     def _begin(self) -> None:
         self._todo.append(self._look)

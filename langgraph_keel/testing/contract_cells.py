@@ -72,7 +72,7 @@ class CellContract(RigFixtures):
         swap(rig, shelf, "k", None, new)
         assert held(rig, shelf, "k") == {"k": new}
 
-    def test_only_who_knows_what_it_holds_may_replace_it(self, rig: Rig, shelf: Shelf) -> None:
+    def test_replacing_a_cell_requires_its_current_token(self, rig: Rig, shelf: Shelf) -> None:
         swap(rig, shelf, "k", None, cell("1"))
         for expected in (None, "0"):
             assert swap(rig, shelf, "k", expected, cell("2")) == Swapped(False, cell("1"))
@@ -80,20 +80,20 @@ class CellContract(RigFixtures):
         assert swap(rig, shelf, "k", "1", cell("3")) == Swapped(False, cell("2", b"two"))
         assert held(rig, shelf, "k") == {"k": cell("2", b"two")}
 
-    def test_a_token_may_stay_while_the_content_changes(self, rig: Rig, shelf: Shelf) -> None:
+    def test_content_may_change_under_the_same_token(self, rig: Rig, shelf: Shelf) -> None:
         swap(rig, shelf, "k", None, cell("1"))
         renewed = replace(cell("1", b"renewed"), expires_at=7, header=frame(b"later"))
         assert swap(rig, shelf, "k", "1", renewed) == Swapped(True)
         assert held(rig, shelf, "k") == {"k": renewed}
 
-    def test_a_request_that_comes_again_is_done_and_changes_nothing(self, rig: Rig, shelf: Shelf) -> None:
+    def test_a_repeated_swap_succeeds_and_changes_nothing(self, rig: Rig, shelf: Shelf) -> None:
         swap(rig, shelf, "k", None, cell("1"))
         assert swap(rig, shelf, "k", None, cell("1", b"again")) == Swapped(True)
         swap(rig, shelf, "k", "1", cell("2"))
         assert swap(rig, shelf, "k", "1", cell("2", b"again")) == Swapped(True)
         assert held(rig, shelf, "k") == {"k": cell("2")}
 
-    def test_a_cell_is_emptied_by_who_knows_what_it_holds(self, rig: Rig, shelf: Shelf) -> None:
+    def test_emptying_a_cell_requires_its_current_token(self, rig: Rig, shelf: Shelf) -> None:
         swap(rig, shelf, "k", None, cell("1"))
         assert swap(rig, shelf, "k", "0", None) == Swapped(False, cell("1"))
         assert swap(rig, shelf, "k", "1", None) == Swapped(True)
@@ -102,13 +102,13 @@ class CellContract(RigFixtures):
         assert swap(rig, shelf, "k", "1", cell("2")) == Swapped(False, None)
         assert swap(rig, shelf, "k", None, cell("3")) == Swapped(True)
 
-    def test_shelves_are_apart(self, rig: Rig) -> None:
+    def test_shelves_are_separate(self, rig: Rig) -> None:
         shelves = [OF_THREAD, SHARED, Shelf("t", "cache"), Shelf("u", "tool"), Shelf("T", "tool")]
         for n, shelf in enumerate(shelves):
             assert swap(rig, shelf, "k", None, cell(f"a{n}")) == Swapped(True)
         assert [held(rig, shelf, "k")["k"].token for shelf in shelves] == [f"a{n}" for n in range(len(shelves))]
 
-    def test_pages_are_in_the_order_of_the_keys(self, rig: Rig, shelf: Shelf) -> None:
+    def test_pages_are_sorted_by_key(self, rig: Rig, shelf: Shelf) -> None:
         keys = ["b-2", "a.1", "b-10", "a_1", "b", "9", "c" * 128]
         for key in keys:
             swap(rig, shelf, key, None, cell(f"t{key[:3].strip('-._')}"))
@@ -116,7 +116,7 @@ class CellContract(RigFixtures):
         assert listed(rig, shelf, "b-", size=1) == ["b-10", "b-2"]
         assert listed(rig, shelf, "a.") == ["a.1"]
 
-    def test_removes_cells_that_still_hold_what_was_seen(self, rig: Rig, shelf: Shelf) -> None:
+    def test_remove_cells_keeps_cells_with_another_token(self, rig: Rig, shelf: Shelf) -> None:
         for key in "abc":
             swap(rig, shelf, key, None, cell(f"{key}1"))
         swap(rig, shelf, "b", "b1", cell("b2"))
@@ -124,7 +124,7 @@ class CellContract(RigFixtures):
         assert rig.face.verb("remove_cells", shelf, {}) == 0
         assert listed(rig, shelf) == ["b", "c"]
 
-    def test_a_deleted_thread_takes_its_cells_and_what_it_has_shared(self, rig: Rig) -> None:
+    def test_deleting_a_thread_deletes_its_own_and_its_shared_cells(self, rig: Rig) -> None:
         swap(rig, OF_THREAD, "k", None, replace(cell("1"), body=legible("SECRET-OF-A-THREAD")))
         swap(rig, SHARED, "mine", None, replace(cell("2"), body=legible("SECRET-THAT-IS-SHARED"), origin="t"))
         swap(rig, SHARED, "other", None, cell("3", origin="u"))
@@ -142,7 +142,7 @@ class CellContract(RigFixtures):
         rig.face.delete_thread("t")
         assert held(rig, OF_THREAD, "k") == {}
 
-    def test_cells_make_no_thread(self, rig: Rig) -> None:
+    def test_cells_alone_are_not_a_thread(self, rig: Rig) -> None:
         rig.author("source").put({"a": 1})
         swap(rig, OF_THREAD, "k", None, cell("1"))
         assert [info.thread_id for info in rig.face.saver.threads()] == ["source"]
@@ -158,14 +158,14 @@ class CellContract(RigFixtures):
         rig.face.verb("copy_thread", "t", "copy")
         assert held(rig, Shelf("copy", "tool"), "k") == {}
 
-    def test_pruning_rows_leaves_cells(self, rig: Rig) -> None:
+    def test_pruning_keeps_cells(self, rig: Rig) -> None:
         other = Shelf("t", "other")  # the engine prunes the cells of tool calls itself
         swap(rig, other, "k", None, cell("1", BODIES[3]))
         rig.author().follow([{"a": n} for n in range(3)])
         rig.face.prune(["t"])
         assert held(rig, other, "k") == {"k": cell("1", BODIES[3])}
 
-    def test_one_of_many_wins(self, warm: Rig, shelf: Shelf) -> None:
+    def test_one_of_many_concurrent_swaps_wins(self, warm: Rig, shelf: Shelf) -> None:
         others = [warm.open() for _ in range(8)]
 
         def attempt(n: int) -> Swapped:
@@ -179,7 +179,7 @@ class CellContract(RigFixtures):
         assert held(warm, shelf, "k") == {"k": cell(f"n{winners[0]}")}
         assert {reply.cell for reply in replies if not reply.done} == {cell(f"n{winners[0]}")}
 
-    def test_counting_loses_no_turn(self, warm: Rig, shelf: Shelf) -> None:
+    def test_concurrent_counting_loses_no_increment(self, warm: Rig, shelf: Shelf) -> None:
         others = [warm.open() for _ in range(4)]
 
         def count(n: int) -> None:
@@ -194,7 +194,7 @@ class CellContract(RigFixtures):
             list(pool.map(count, range(4)))
         assert held(warm, shelf, "k")["k"].token.startswith("40x")
 
-    def test_each_verb_is_one_trip(self, warm: Rig, shelf: Shelf) -> None:
+    def test_each_cell_verb_takes_one_round_trip(self, warm: Rig, shelf: Shelf) -> None:
         counter = Counter()
         face = warm.on(with_tap(warm.face.saver, counter))
         swap_args = [("k", None, cell("1")), ("k", None, cell("2")), ("k", "1", cell("3"))]

@@ -127,7 +127,7 @@ LOOKALIKES = [("a", "A"), ("a/b", "a%2Fb"), ("é", "e\u0301"), ("1", "01"), ("a"
 class ReadingContract(RigFixtures):
     """`put` and `get_tuple`."""
 
-    def test_reads_what_was_put(self, rig: Rig) -> None:
+    def test_get_tuple_returns_the_stored_checkpoint(self, rig: Rig) -> None:
         versions = {"text": "00000000000000000000000000000002.0.25", "list": 3}
         more = {"versions_seen": {"node": {"text": 1}}, "updated_channels": ["text"]}
         checkpoint = checkpoint_of("c1", STATE, channel_versions=versions, **more)
@@ -145,18 +145,18 @@ class ReadingContract(RigFixtures):
         rig.author().put({"z": [1], "a": "text", "m": {"k": 1}, "b": None})
         assert list(values_of(rig.face.read(at()))) == ["z", "a", "m", "b"]
 
-    def test_put_changes_nothing_of_what_it_is_given(self, rig: Rig) -> None:
+    def test_put_does_not_modify_its_arguments(self, rig: Rig) -> None:
         checkpoint, metadata, config = checkpoint_of("c1", STATE), {"step": 1}, at()
         before = exact(deepcopy((checkpoint, metadata, config)))
         rig.face.put(config, checkpoint, metadata, {"text": 1})
         assert exact((checkpoint, metadata, config)) == before
 
-    def test_keeps_checkpoint_keys_it_does_not_know(self, rig: Rig) -> None:
+    def test_unknown_checkpoint_keys_are_kept(self, rig: Rig) -> None:
         checkpoint = checkpoint_of("c1", {"a": 1}, of_the_future={"deep": [1, (2,)]})
         rig.face.put(at(), checkpoint)
         assert cast(Any, rig.face.read(at()).checkpoint)["of_the_future"] == {"deep": [1, (2,)]}
 
-    def test_metadata_has_lists_for_tuples(self, rig: Rig) -> None:
+    def test_tuples_in_metadata_become_lists(self, rig: Rig) -> None:
         metadata = {"counters": {"a": (1, 2)}, "deep": [((), {"k": (3,)})], "set": {(4, 5)}}
         rig.face.put(at(), checkpoint_of("c1", {"state": (6, 7)}), metadata)
         read = [rig.face.read(at()), *rig.face.list(at())]
@@ -164,7 +164,7 @@ class ReadingContract(RigFixtures):
         assert [exact(found.metadata) for found in read] == [exact(said)] * 2
         assert [values_of(found) for found in read] == [{"state": (6, 7)}] * 2
 
-    def test_metadata_is_what_langgraph_makes_of_it(self, rig: Rig) -> None:
+    def test_metadata_equals_that_of_langgraph(self, rig: Rig) -> None:
         configurable = {"user": "ann\x00e", "score": 0.5, "flag": True, "__secret": "s", "nested": {"a": 1}}
         about = {"run_id": "r", "step": 99, METADATA_NODE: "n"}
         config: RunnableConfig = {"configurable": {**at()["configurable"], **configurable}, "metadata": about}
@@ -173,22 +173,22 @@ class ReadingContract(RigFixtures):
         expected = get_checkpoint_metadata(config, cast(CheckpointMetadata, metadata))
         assert exact(rig.face.read(at()).metadata) == exact(expected)
 
-    def test_has_no_config_specs_of_its_own(self, warm: Rig) -> None:
+    def test_a_saver_has_no_config_specs(self, warm: Rig) -> None:
         assert warm.face.saver.config_specs == []
         assert bool(warm.face.saver)
 
-    def test_parent_is_the_checkpoint_it_was_put_on(self, rig: Rig) -> None:
+    def test_parent_is_the_checkpoint_named_in_the_config_of_the_put(self, rig: Rig) -> None:
         first, second, third = rig.author().follow([{"a": 1}, {"a": 2}, {"a": 3}])
         assert rig.face.read(third).parent_config == second
         assert rig.face.read(second).parent_config == first
         assert rig.face.read(first).parent_config is None
 
-    def test_reads_a_checkpoint_by_id(self, rig: Rig) -> None:
+    def test_get_tuple_reads_a_checkpoint_by_id(self, rig: Rig) -> None:
         configs = rig.author().follow([{"a": [1]}, {"a": [1, 2]}, {"a": [2]}])
         found = [values_of(rig.face.read(at("t", "", id_of(config)))) for config in configs]
         assert found == [{"a": [1]}, {"a": [1, 2]}, {"a": [2]}]
 
-    def test_what_is_not_there_is_none(self, rig: Rig) -> None:
+    def test_unknown_ids_find_no_checkpoint(self, rig: Rig) -> None:
         stored = rig.author().put({"a": 1})
         assert rig.face.get_tuple(at("t", "", "unknown")) is None
         assert rig.face.get_tuple(at("unknown")) is None
@@ -201,7 +201,7 @@ class ReadingContract(RigFixtures):
         config = cast(RunnableConfig, {"configurable": {"thread_id": "t", "checkpoint_id": None}})
         assert rig.face.read(config).config == stored
 
-    def test_an_absent_namespace_is_the_root(self, rig: Rig) -> None:
+    def test_a_config_without_a_namespace_reads_the_root(self, rig: Rig) -> None:
         rig.author("t", "child").put({"a": "child"})
         rig.author().put({"a": "root"})
         rig.author("t", "child").put({"a": "child again"})
@@ -215,14 +215,14 @@ class ReadingContract(RigFixtures):
         assert values_of(rig.face.read(at("t", "a|b"))) == {"where": ["t", "a|b"]}
         assert values_of(rig.face.read(at("u", "", "same"))) == {"where": ["u", ""]}
 
-    def test_the_latest_is_the_one_put_last_though_the_clock_went_back(self, rig: Rig) -> None:
+    def test_the_latest_is_the_last_stored_even_if_the_clock_went_back(self, rig: Rig) -> None:
         author = rig.author()
         author.put({"a": 1}, checkpoint_id="1f0-12:00", ts="2026-01-01T12:00:00+00:00")
         author.put({"a": 2}, checkpoint_id="1f0-11:00", ts="2026-01-01T11:00:00+00:00")
         assert values_of(rig.face.read(at())) == {"a": 2}
         assert [id_of(found) for found in rig.face.list(at())] == ["1f0-11:00", "1f0-12:00"]
 
-    def test_what_others_do_to_a_checkpoint_that_is_known_is_seen(self, warm: Rig) -> None:
+    def test_changes_by_other_savers_to_a_known_checkpoint_are_seen(self, warm: Rig) -> None:
         """A saver that knows a checkpoint still reads all data that may have changed."""
         other = warm.open()
         first, second = warm.author().follow([STATE, STATE | {"count": 2}])
@@ -245,7 +245,7 @@ class ReadingContract(RigFixtures):
         for config in (at("t"), third):
             assert values_of(warm.face.read(config)) == {"a": 1}
 
-    def test_a_changed_tuple_changes_nothing_stored(self, rig: Rig) -> None:
+    def test_modifying_a_returned_tuple_does_not_change_the_store(self, rig: Rig) -> None:
         config = rig.author().put(STATE)
         rig.face.put_writes(config, [("messages", [HumanMessage("w", id="w")])], "task")
         for found in (rig.face.read(at()), rig.face.read(config), *rig.face.list(at())):
@@ -259,7 +259,7 @@ class ReadingContract(RigFixtures):
         assert found.metadata["step"] == -1
         assert cast(Any, found.pending_writes)[0][2][0].content == "w"
 
-    def test_tuples_of_one_listing_share_nothing(self, rig: Rig) -> None:
+    def test_tuples_of_one_listing_share_no_objects(self, rig: Rig) -> None:
         shared = [{"n": n, "parts": [n]} for n in range(40)]
         tree = {f"k{n}": {"parts": [n], "text": "z" * 30} for n in range(40)}
         rig.author().follow([{"list": shared, "tree": tree, "n": n} for n in range(3)])
@@ -277,7 +277,7 @@ class ReadingContract(RigFixtures):
         found[0]["parts"].append(2)
         assert found == [{"parts": [1, 2]}, {"parts": [1]}, {"parts": [1]}]
 
-    def test_a_value_changed_in_place_comes_back_as_it_was_put(self, rig: Rig) -> None:
+    def test_a_value_changed_in_place_is_kept_in_both_versions(self, rig: Rig) -> None:
         state: dict[str, Any] = deepcopy(STATE)
         author = rig.author()
         author.put(state)
@@ -288,7 +288,7 @@ class ReadingContract(RigFixtures):
         assert exact(values_of(rig.face.read(at()))) == exact(state)
         assert exact(values_of(list(rig.face.list(at()))[1])) == exact(STATE)
 
-    def test_what_a_run_changed_in_a_tuple_is_stored_by_its_next_put(self, rig: Rig) -> None:
+    def test_changes_to_a_returned_tuple_are_stored_by_the_next_put(self, rig: Rig) -> None:
         rig.author().put(STATE)
         author = rig.continuing(at())
         state = values_of(rig.face.read(at()))
@@ -296,7 +296,7 @@ class ReadingContract(RigFixtures):
         author.put(state)
         assert exact(values_of(rig.face.read(at()))) == exact(state)
 
-    def test_putting_an_id_again_replaces_it_and_makes_it_the_latest(self, rig: Rig) -> None:
+    def test_storing_an_id_again_replaces_it_and_makes_it_the_latest(self, rig: Rig) -> None:
         first, _ = rig.author().follow([{"a": [1]}, {"a": [1, 2]}])
         rig.face.put_writes(first, [("a", "kept")], "task")
         rig.face.put(at(), checkpoint_of(str(id_of(first)), {"a": [1, "again"]}), {"step": 9})
@@ -305,7 +305,7 @@ class ReadingContract(RigFixtures):
         assert found.pending_writes == [("task", "a", "kept")]
         assert [id_of(each) for each in rig.face.list(at())] == [id_of(first), "00000002"]
 
-    def test_versions_grow(self, warm: Rig) -> None:
+    def test_channel_versions_increase(self, warm: Rig) -> None:
         saver = warm.face.saver
         for start in (None, 3, 2.5, "00000000000000000000000000000009.0.504"):
             versions: list[Any] = [start]
@@ -333,7 +333,7 @@ class ReadingContract(RigFixtures):
         assert found.checkpoint["channel_versions"] == {"a": 5, TASKS: 5}
         assert values_of(next(rig.face.list(at()))) == values_of(found)
 
-    def test_an_entry_whose_refs_were_emptied_is_read_with_its_writes_and_without_rows(self, warm: Rig) -> None:
+    def test_an_entry_without_refs_is_read_with_writes_and_without_rows(self, warm: Rig) -> None:
         """This is how `saver.provenance.read` reads writes without values."""
         for config in warm.author().follow([STATE, {"list": [1]}]):
             warm.face.put_writes(config, [("a", id_of(config))], "task one")
@@ -357,7 +357,7 @@ class ReadingContract(RigFixtures):
         assert (listed[-1].latest, listed[-1].step) == (id_of(last), 5)
         assert [info.thread_id for info in warm.face.saver.threads(limit=1)] == ["old"]
 
-    def test_a_host_whose_clock_is_behind_moves_no_thread_back(self, rig: Rig) -> None:
+    def test_a_host_with_a_slow_clock_never_decreases_updated_at(self, rig: Rig) -> None:
         """Times never go back: not by a write, also of a subgraph, and not by a prune."""
         early, noon, late = (f"2026-01-02T{hour}:00:00+00:00" for hour in ("08", "12", "16"))
         rig.author("other").put({}, ts="2026-01-02T10:00:00+00:00")
@@ -396,7 +396,7 @@ class ReadingContract(RigFixtures):
         assert _find_threads(rig, status="done") == _find_threads(rig, owner="eve") == []
         assert _find_threads(rig, node="act") == ["a", "b", "c"]
 
-    def test_threads_are_found_by_what_tasks_have_written(self, rig: Rig) -> None:
+    def test_threads_are_found_by_pending_writes(self, rig: Rig) -> None:
         author, other = rig.author("t"), rig.author("other")
         other.put({})
         rig.face.put_writes(at("t", "", "00000001"), [(ERROR, ValueError("early"))], "task")  # before its checkpoint
@@ -413,7 +413,7 @@ class ReadingContract(RigFixtures):
         rig.face.put_writes(second, [("out", 1)], "three")
         assert (_find_threads(rig, status="waiting"), _find_threads(rig, error=KeyError)) == ([], ["t"])
 
-    def test_threads_are_found_after_their_latest_checkpoint_is_gone(self, rig: Rig) -> None:
+    def test_threads_are_found_after_their_latest_checkpoint_is_deleted(self, rig: Rig) -> None:
         author = rig.author("t")
         for number, owner in enumerate(("ada", "bob", "eve")):
             config = author.put({}, metadata={"user_id": owner, "run_id": f"run {number}"})
@@ -445,14 +445,14 @@ def _spoil_values(values: dict[str, Any]) -> None:
 class ListingContract(RigFixtures):
     """`list`."""
 
-    def test_lists_newest_first(self, rig: Rig) -> None:
+    def test_list_returns_newest_first(self, rig: Rig) -> None:
         configs = rig.author().follow([{"n": n, "list": list(range(n))} for n in range(5)])
         found = list(rig.face.list(at()))
         assert [each.config for each in found] == configs[::-1]
         assert [each.parent_config for each in found] == [*configs[-2::-1], None]
         assert [values_of(each)["list"] for each in found] == [list(range(n)) for n in range(4, -1, -1)]
 
-    def test_a_listed_checkpoint_is_what_get_tuple_returns(self, rig: Rig) -> None:
+    def test_list_returns_the_same_tuples_as_get_tuple(self, rig: Rig) -> None:
         author = rig.author()
         for n in range(4):
             author.put({"list": [n] * n, "tree": {f"k{k}": ["v" * 30, n] for k in range(30)}}, extra=[n])
@@ -460,13 +460,13 @@ class ListingContract(RigFixtures):
         for found in rig.face.list(at()):
             assert exact(found) == exact(rig.face.read(found.config))
 
-    def test_order_is_that_of_putting_not_of_ids(self, rig: Rig) -> None:
+    def test_listings_follow_the_order_of_puts_not_of_ids(self, rig: Rig) -> None:
         author = rig.author()
         for checkpoint_id in ("m", "z", "a", "k"):
             author.put({}, checkpoint_id=checkpoint_id)
         assert [id_of(found) for found in rig.face.list(at())] == ["k", "a", "z", "m"]
 
-    def test_filters_by_metadata(self, warm: Rig) -> None:
+    def test_list_filters_by_metadata(self, warm: Rig) -> None:
         author = warm.author()
         for name, metadata in METADATA.items():
             author.put({}, metadata={"name": name, **metadata})
@@ -474,7 +474,7 @@ class ListingContract(RigFixtures):
             found = [str(each.metadata.get("name")) for each in warm.face.list(at(), filter=wanted)]
             assert found == [name for name in reversed(METADATA) if name in names], wanted
 
-    def test_a_filter_looks_past_many_that_do_not_match(self, rig: Rig) -> None:
+    def test_a_filter_searches_past_many_mismatches(self, rig: Rig) -> None:
         author = rig.author()
         for n in range(70):
             author.put({"n": n}, metadata={"wanted": n in (3, 66)})
@@ -488,7 +488,7 @@ class ListingContract(RigFixtures):
         assert list(rig.face.list(at(), before=configs[0])) == []
         assert [each.config for each in rig.face.list(at(), before=configs[4], limit=1)] == [configs[3]]
 
-    def test_before_means_put_before_though_the_clock_went_back(self, rig: Rig) -> None:
+    def test_before_compares_the_order_of_puts_not_of_ids(self, rig: Rig) -> None:
         author = rig.author()
         for checkpoint_id in ("5", "9", "1", "7"):
             author.put({}, checkpoint_id=checkpoint_id)
@@ -505,7 +505,7 @@ class ListingContract(RigFixtures):
         assert [id_of(each) for each in found] == ["4", "2"]
         assert [id_of(each) for each in rig.face.list(at("t", "sub"), before=at("t", "", "9"), limit=1)] == ["6"]
 
-    def test_limits(self, rig: Rig) -> None:
+    def test_a_listing_respects_its_limit(self, rig: Rig) -> None:
         configs = rig.author().follow([{"n": n} for n in range(3)])
         assert list(rig.face.list(at(), limit=0)) == []
         assert [each.config for each in rig.face.list(at(), limit=1)] == configs[:1:-1]
@@ -513,7 +513,7 @@ class ListingContract(RigFixtures):
         with pytest.raises(InvalidInput, match="limit"):
             list(rig.face.list(at(), limit=-1))
 
-    def test_without_a_namespace_lists_all_of_them(self, rig: Rig) -> None:
+    def test_a_listing_without_a_namespace_includes_all_namespaces(self, rig: Rig) -> None:
         rig.author("t", "sub").put({"n": 0})
         rig.author().put({"n": 1})
         rig.author("t", "sub|deep").put({"n": 2})
@@ -522,7 +522,7 @@ class ListingContract(RigFixtures):
         assert [values_of(each)["n"] for each in rig.face.list(at("t", "sub"))] == [0]
         assert [values_of(each)["n"] for each in rig.face.list(at("t", ""))] == [1]
 
-    def test_without_a_config_lists_all_threads_newest_id_first(self, rig: Rig) -> None:
+    def test_a_listing_without_a_config_has_all_threads_newest_id_first(self, rig: Rig) -> None:
         for n in range(70):
             rig.author(f"thread {n % 3}", f"ns {n % 2}").put({"n": n})
         assert [values_of(each)["n"] for each in rig.face.list(None)] == list(range(69, -1, -1))
@@ -533,18 +533,18 @@ class ListingContract(RigFixtures):
             rig.author(f"thread {n}").put({"n": n}, checkpoint_id=f"same {n % 2}")
         assert sorted(values_of(each)["n"] for each in rig.face.list(None)) == list(range(LONG))
 
-    def test_lists_one_checkpoint_by_id(self, rig: Rig) -> None:
+    def test_list_returns_one_checkpoint_by_id(self, rig: Rig) -> None:
         configs = rig.author().follow([{"n": n} for n in range(3)])
         assert [each.config for each in rig.face.list(configs[1])] == [configs[1]]
         assert list(rig.face.list(at("t", "", "unknown"))) == []
 
-    def test_a_long_history_comes_complete_and_in_order(self, rig: Rig) -> None:
+    def test_a_long_history_is_listed_completely_and_in_order(self, rig: Rig) -> None:
         rig.author().follow([{"n": n, "list": [*range(n)]} for n in range(LONG)])
         found = [values_of(each) for each in rig.face.list(at())]
         assert found == [{"n": n, "list": [*range(n)]} for n in range(LONG - 1, -1, -1)]
         assert len(list(rig.face.list(at(), limit=LONG - 3))) == LONG - 3
 
-    def test_an_abandoned_listing_holds_nothing(self, rig: Rig) -> None:
+    def test_an_unfinished_listing_blocks_no_put(self, rig: Rig) -> None:
         author = rig.author()
         author.follow([{"n": n} for n in range(60)])
         listing = rig.face.list(at())
@@ -557,7 +557,7 @@ class ListingContract(RigFixtures):
         assert values_of(rig.face.read(at())) == {"n": 61}
         listing.close()
 
-    def test_checkpoints_put_while_listing_do_not_disturb_it(self, warm: Rig) -> None:
+    def test_a_listing_ignores_checkpoints_stored_after_its_start(self, warm: Rig) -> None:
         author = warm.author()
         author.follow([{"n": n} for n in range(LONG)])
         listing = warm.face.list(at())
@@ -567,7 +567,7 @@ class ListingContract(RigFixtures):
         assert found == list(range(LONG - 1, -1, -1))
 
     @pytest.mark.parametrize("config", [at(), None], ids=["one thread", "all threads"])
-    def test_checkpoints_removed_while_listing_do_not_end_it(self, warm: Rig, config: Any) -> None:
+    def test_a_listing_continues_past_removed_checkpoints(self, warm: Rig, config: Any) -> None:
         author = warm.author()
         for n in range(LONG):
             # The removed checkpoint could be the end of a page of any size.
@@ -583,7 +583,7 @@ class ValuesContract(RigFixtures):
     """Channel values over time."""
 
     @pytest.mark.parametrize("name", HISTORIES)
-    def test_every_version_comes_back(self, rig: Rig, name: str) -> None:
+    def test_every_version_is_read_back(self, rig: Rig, name: str) -> None:
         versions = HISTORIES[name]
         author = rig.author()
         for version in versions:
@@ -593,7 +593,7 @@ class ValuesContract(RigFixtures):
         assert exact(listed) == exact([*reversed(versions)])
 
     @pytest.mark.parametrize("change", IN_PLACE)
-    def test_a_change_in_place_is_seen(self, rig: Rig, change: str) -> None:
+    def test_a_change_in_place_is_stored_by_the_next_put(self, rig: Rig, change: str) -> None:
         state: dict[str, Any] = {"list": chat(9), "tree": deepcopy(TREE), "pair": ([1], 2), "numbers": [1, 2]}
         author = rig.author()
         author.put(state)
@@ -621,7 +621,7 @@ class ValuesContract(RigFixtures):
             author.put({name: [*range(n), name * 70] for name in names})
         assert values_of(rig.face.read(at())) == {name: [0, 1, name * 70] for name in names}
 
-    def test_forks_share_and_differ(self, rig: Rig) -> None:
+    def test_forks_of_a_thread_keep_their_own_values(self, rig: Rig) -> None:
         trunk = rig.author()
         states = [{"list": chat(n), "tree": {**TREE, "n": n}} for n in range(1, 50)]
         configs = trunk.follow(states)
@@ -634,7 +634,7 @@ class ValuesContract(RigFixtures):
         listed = [values_of(found) for found in rig.face.list(at())]
         assert exact(listed) == exact([*reversed(states)])
 
-    def test_savers_that_know_different_versions_pack_nothing_away(self, warm: Rig) -> None:
+    def test_packing_by_savers_with_different_memos_loses_nothing(self, warm: Rig) -> None:
         """Savers that know different versions would pack the same items differently."""
         old = warm.author(face=warm.open())
         states = [chat(n) for n in range(1, 33)]
@@ -652,7 +652,7 @@ class ValuesContract(RigFixtures):
         listed = [values_of(found)["list"] for found in warm.open().list(at())]
         assert exact(listed) == exact([*reversed(states)])
 
-    def test_savers_in_turn_on_one_thread(self, warm: Rig) -> None:
+    def test_savers_take_turns_on_one_thread(self, warm: Rig) -> None:
         faces = [warm.open() for _ in range(3)]
         states = [{"list": chat(min(n, 40), max(0, n - 40)), "tree": {**TREE, "n": n}} for n in range(1, 70)]
         for n, state in enumerate(states):
@@ -662,7 +662,7 @@ class ValuesContract(RigFixtures):
         listed = [values_of(found) for found in warm.open().list(at())]
         assert exact(listed) == exact([*reversed(states)])
 
-    def test_bytes_grow_with_what_is_new(self, warm: Rig) -> None:
+    def test_storage_grows_linearly_with_new_messages(self, warm: Rig) -> None:
         author = warm.author()
         sizes = [len(warm.backend.raw())]
         for hundred in (1, 2):
@@ -721,7 +721,7 @@ class InputContract(RigFixtures):
     """Arguments of callers."""
 
     @pytest.mark.parametrize("name", ODD_IDS)
-    def test_odd_ids_are_only_ids(self, warm: Rig, name: str) -> None:
+    def test_odd_ids_work_in_every_operation(self, warm: Rig, name: str) -> None:
         odd = ODD_IDS[name]
         config = warm.author(odd, odd).put({"a": [1]}, checkpoint_id=odd, metadata={"run_id": odd.replace("\x00", "")})
         warm.face.put_writes(config, [(odd, 1)], odd, odd)
@@ -764,7 +764,7 @@ class InputContract(RigFixtures):
         assert list(warm.face.list(None)) == []
 
     @pytest.mark.parametrize("name", BAD_IDS)
-    def test_bad_ids_besides_the_config_are_refused(self, warm: Rig, name: str) -> None:
+    def test_bad_ids_outside_the_config_are_refused(self, warm: Rig, name: str) -> None:
         bad = BAD_IDS[name]
         config = warm.author().put({"a": 1})
         calls: list[Callable[[], object]] = [
@@ -783,7 +783,7 @@ class InputContract(RigFixtures):
         (found,) = warm.face.list(None)
         assert (values_of(found), found.pending_writes) == ({"a": 1}, [])
 
-    def test_a_surrogate_elsewhere_is_stored_or_refused(self, warm: Rig) -> None:
+    def test_a_lone_surrogate_in_a_checkpoint_is_stored_or_refused(self, warm: Rig) -> None:
         lone = "lone \ud800"
         warm.author().put({"a": 1})
         attempts: list[dict[str, Any]] = [
@@ -815,7 +815,7 @@ class InputContract(RigFixtures):
                 warm.face.put(config, checkpoint_of("c1", {}))
         assert list(warm.face.list(None)) == []
 
-    def test_an_int_is_a_thread_id(self, rig: Rig) -> None:
+    def test_an_int_is_accepted_as_a_thread_id(self, rig: Rig) -> None:
         config = rig.author(7).put({"a": 1})
         assert config["configurable"]["thread_id"] == "7"
         assert rig.face.read(at("7")).config == rig.face.read(at(7)).config == config
@@ -827,7 +827,7 @@ class InputContract(RigFixtures):
         assert list(rig.face.list(None)) == []
 
     @pytest.mark.parametrize("size", [1, 400])
-    def test_what_cannot_be_stored_is_refused_by_name(self, rig: Rig, size: int) -> None:
+    def test_an_unstorable_value_is_refused_by_name(self, rig: Rig, size: int) -> None:
         good: dict[str, Any] = {"list": list(range(size))}
         config = rig.author().put(good)
         before = rig.backend.raw()
@@ -843,7 +843,7 @@ class InputContract(RigFixtures):
         rig.continuing(at()).put({"list": [*good["list"], "next"]})
         assert values_of(rig.face.read(at())) == {"list": [*good["list"], "next"]}
 
-    def test_what_no_other_process_should_read_is_refused_by_name(self, rig: Rig) -> None:
+    def test_local_classes_and_secrets_are_refused_by_name(self, rig: Rig) -> None:
         config = rig.author().put({"mine": 1})
         before = rig.backend.raw()
         for value, named in ((local_value(), "local_value.<locals>.Local"), (SecretStr("s"), "SecretStr")):
@@ -853,7 +853,7 @@ class InputContract(RigFixtures):
                 rig.face.put_writes(config, [("mine", value)], "task 1")
         assert rig.backend.raw() == before
 
-    def test_exceptions_come_back_as_themselves(self, warm: Rig) -> None:
+    def test_exceptions_are_restored_with_type_and_attributes(self, warm: Rig) -> None:
         errors = {"built in": [KeyError("x"), OSError(2, "gone", "a file")], "own": Failed("late", code=3)}
         warm.author().follow([{"errors": {}}, {"errors": errors}])
         found = values_of(warm.face.read(at()))["errors"]
@@ -862,12 +862,12 @@ class InputContract(RigFixtures):
         assert (type(of_file), of_file.args, of_file.filename) == (FileNotFoundError, (2, "gone"), "a file")
         assert (type(found["own"]), found["own"].args, found["own"].code) == (Failed, ("failed: late",), 3)
 
-    def test_what_a_task_failed_with_is_text(self, rig: Rig) -> None:
+    def test_the_error_of_a_failed_task_is_stored_as_text(self, rig: Rig) -> None:
         config = rig.author().put({"a": 1})
         rig.face.put_writes(config, [(ERROR, Failed("late", code=3))], "task 1")
         assert rig.face.read(at()).pending_writes == [("task 1", ERROR, "Failed('failed: late')")]
 
-    def test_a_value_is_bounded_by_what_it_takes_in_memory(self, rig: Rig) -> None:
+    def test_max_bytes_limits_the_size_of_a_value_in_memory(self, rig: Rig) -> None:
         large: dict[str, Any] = {"large": tuple([] for _ in range(500_000))}
         bounded = {"serde": KeelSerializer(max_bytes=1 << 26)}
         config = rig.author().put(large)

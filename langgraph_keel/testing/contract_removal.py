@@ -45,7 +45,7 @@ def called(rig: Rig, ns: str, *outer: RunnableConfig) -> RunnableConfig:
 class RemovalContract(RigFixtures):
     """`delete_thread`, `delete_for_runs` and `prune`."""
 
-    def test_deletes_everything_of_a_thread(self, rig: Rig) -> None:
+    def test_delete_thread_deletes_everything(self, rig: Rig) -> None:
         for thread in ("t", "u"):
             rig.author(thread).follow([{"a": SECRETS[0]}, {"a": SECRETS[1], "list": chat(40)}])
             rig.author(thread, "sub").put({"a": SECRETS[2]})
@@ -67,7 +67,7 @@ class RemovalContract(RigFixtures):
         found = rig.face.read(at())
         assert (values_of(found), found.pending_writes, found.parent_config) == ({"a": 2}, [], None)
 
-    def test_a_thread_is_deleted_only_if_nothing_was_put_since(self, rig: Rig) -> None:
+    def test_a_conditional_delete_is_refused_after_a_later_put(self, rig: Rig) -> None:
         author = rig.author()
         author.follow([{"a": 1}, {"a": 2}])
         rig.author("t", "sub").put({"a": 3})
@@ -85,7 +85,7 @@ class RemovalContract(RigFixtures):
         assert not any(rig.face.verb("read_cells", shelf, ["k"]) for shelf in shelves)
         assert rig.face.verb("delete_thread", "t", last) is False
 
-    def test_a_ghost_does_not_count_as_put_last(self, rig: Rig) -> None:
+    def test_a_ghost_does_not_count_as_the_last_entry(self, rig: Rig) -> None:
         rig.author().follow([{"a": 1}, {"a": 2}, {"a": 3}])
         rig.author("u").put({"a": 4})
         seen, ghost, gone = (node.stamp for node in rig.face.verb("read_graph", "t").nodes)
@@ -96,7 +96,7 @@ class RemovalContract(RigFixtures):
         assert rig.face.verb("delete_thread", "t", seen) is True
         assert [config["configurable"]["thread_id"] for config, *_ in rig.face.list(None)] == ["u"]
 
-    def test_deleting_what_is_not_there_is_no_error(self, rig: Rig) -> None:
+    def test_deleting_unknown_threads_and_runs_is_not_an_error(self, rig: Rig) -> None:
         config = rig.author().put({"a": 1})
         rig.face.delete_thread("unknown")
         rig.face.delete_for_runs(["unknown"])
@@ -105,7 +105,7 @@ class RemovalContract(RigFixtures):
         rig.face.prune([])
         assert rig.face.read(at()).config == config
 
-    def test_keeps_the_latest(self, rig: Rig) -> None:
+    def test_prune_keeps_the_latest_checkpoint(self, rig: Rig) -> None:
         author = rig.author()
         for n, secret in enumerate(SECRETS[:3]):
             author.put({"a": secret, "list": chat(n + 40), "tree": {**TREE, "n": n}})
@@ -118,7 +118,7 @@ class RemovalContract(RigFixtures):
         assert found.pending_writes == before.pending_writes == [("task", "a", SECRETS[5])]
         assert seen(rig) == [2, 5]
 
-    def test_a_pruned_thread_goes_on(self, rig: Rig) -> None:
+    def test_a_pruned_thread_can_be_continued(self, rig: Rig) -> None:
         states = [{"list": chat(n), "tree": {**TREE, f"k{n}": n}} for n in range(1, 60)]
         rig.author().put(states[0])
         for n, state in enumerate(states[1:]):
@@ -143,7 +143,7 @@ class RemovalContract(RigFixtures):
         author.put({"a": SECRETS[0], "list": chat(2)})
         assert exact(values_of(warm.open().read(at()))) == exact({"a": SECRETS[0], "list": chat(2)})
 
-    def test_prunes_the_threads_it_is_given(self, rig: Rig) -> None:
+    def test_prune_affects_only_the_given_threads(self, rig: Rig) -> None:
         for thread in "tuv":
             rig.author(thread).follow([{"a": 1}, {"a": 2}])
         rig.face.prune(["t", "v"])
@@ -151,7 +151,7 @@ class RemovalContract(RigFixtures):
         rig.face.prune(["u", "v"], "delete")
         assert [len(list(rig.face.list(at(thread)))) for thread in "tuv"] == [1, 0, 0]
 
-    def test_namespaces_with_equal_ids_are_pruned_apart(self, rig: Rig) -> None:
+    def test_namespaces_with_equal_ids_are_pruned_separately(self, rig: Rig) -> None:
         for ns in ("", "sub"):
             author = rig.author("t", ns)
             author.put({"ns": ns}, checkpoint_id="same")
@@ -164,20 +164,20 @@ class RemovalContract(RigFixtures):
         rig.face.delete_for_runs(["none"])
         assert rig.face.read(at("t", "sub")).pending_writes == [("task", "ns", "sub")]
 
-    def test_an_unknown_strategy_is_refused(self, rig: Rig) -> None:
+    def test_an_unknown_prune_strategy_is_refused(self, rig: Rig) -> None:
         rig.author().follow([{"a": 1}, {"a": 2}])
         with pytest.raises(InvalidInput, match="keep_everything"):
             rig.face.prune(["t"], "keep_everything")
         assert len(list(rig.face.list(at()))) == 2
 
-    def test_the_latest_is_kept_though_the_clock_went_back(self, rig: Rig) -> None:
+    def test_prune_keeps_the_last_stored_even_if_the_clock_went_back(self, rig: Rig) -> None:
         author = rig.author()
         for checkpoint_id in ("5", "9", "1"):
             author.put({"a": checkpoint_id}, checkpoint_id=checkpoint_id)
         rig.face.prune(["t"])
         assert [values_of(found) for found in rig.face.list(at())] == [{"a": "1"}]
 
-    def test_finished_subgraph_calls_go_and_others_stay(self, rig: Rig) -> None:
+    def test_prune_removes_only_finished_subgraph_calls(self, rig: Rig) -> None:
         """Call namespaces of finished steps are removed; persistent and latest ones stay."""
         trunk = rig.author()
         old = trunk.put({"n": 1})
@@ -196,7 +196,7 @@ class RemovalContract(RigFixtures):
         assert kept == {"", "persistent", "hand made", *asking}
         assert len(list(rig.face.list(at("t", None)))) == len(kept)
 
-    def test_deletes_runs_in_every_thread(self, rig: Rig) -> None:
+    def test_delete_for_runs_affects_every_thread(self, rig: Rig) -> None:
         for thread in ("t", "u"):
             author = rig.author(thread)
             for n, run in enumerate(["one", "two", "one", "three"]):
@@ -212,7 +212,7 @@ class RemovalContract(RigFixtures):
             assert found.pending_writes == [("task", "a", SECRETS[5])]
             assert rig.face.read(at(thread)).config == found.config
 
-    def test_after_a_run_is_deleted_the_head_is_the_last_that_remains(self, rig: Rig) -> None:
+    def test_deleting_a_run_makes_the_last_remaining_checkpoint_the_head(self, rig: Rig) -> None:
         author = rig.author()
         kept = author.put({"a": SECRETS[0]}, metadata={"run_id": "kept"})
         author.put({"a": SECRETS[1]}, metadata={"run_id": "gone"})
@@ -223,7 +223,7 @@ class RemovalContract(RigFixtures):
         assert rig.face.read(at()).parent_config == kept
         assert seen(rig) == [0, 2]
 
-    def test_a_run_may_come_from_the_config(self, rig: Rig) -> None:
+    def test_a_run_id_may_come_from_the_metadata_of_the_config(self, rig: Rig) -> None:
         author = rig.author()
         author.put({"a": 1})
         author.config["metadata"] = {"run_id": "from the config"}
@@ -231,7 +231,7 @@ class RemovalContract(RigFixtures):
         rig.face.delete_for_runs(["from the config"])
         assert [values_of(found) for found in rig.face.list(at())] == [{"a": 1}]
 
-    def test_siblings_of_what_is_deleted_stay(self, rig: Rig) -> None:
+    def test_deleting_a_run_keeps_checkpoints_of_other_runs(self, rig: Rig) -> None:
         states: list[dict[str, Any]] = [{"list": chat(n), "tree": {**TREE, "n": n}} for n in range(1, 40)]
         author = rig.author()
         for n, state in enumerate(states):
@@ -240,7 +240,7 @@ class RemovalContract(RigFixtures):
         kept = [state for n, state in enumerate(states) if n % 3 != 1]
         assert exact([values_of(found) for found in rig.face.list(at())]) == exact(kept[::-1])
 
-    def test_a_branch_that_alone_remains_is_the_latest(self, warm: Rig) -> None:
+    def test_the_only_remaining_branch_is_the_latest(self, warm: Rig) -> None:
         face = warm.open(on_conflict="fork")
         warm.author(face=face).put({"n": 0}, metadata={"run_id": "gone"})
         winner, loser = (warm.continuing(at(), face) for _ in range(2))
@@ -275,7 +275,7 @@ def write(rig: Rig, thread_id: str) -> None:
 class StrayContract(RigFixtures):
     """`list_strays`."""
 
-    def test_what_has_no_checkpoint_is_a_stray(self, rig: Rig) -> None:
+    def test_a_thread_without_a_checkpoint_is_a_stray(self, rig: Rig) -> None:
         assert strays(rig) == []
         fill_thread(rig, "cells")
         fill_thread(rig, None, "shared", origin="Origin: of {something}")
@@ -283,7 +283,7 @@ class StrayContract(RigFixtures):
         write(rig, "writes")
         assert sorted(strays(rig)) == ["Origin: of {something}", "cells", "writes"]
 
-    def test_what_has_one_is_none(self, rig: Rig) -> None:
+    def test_a_thread_with_a_checkpoint_is_not_a_stray(self, rig: Rig) -> None:
         for thread_id in ("all", "subgraph"):
             fill_thread(rig, thread_id)
             fill_thread(rig, None, f"of-{thread_id}", origin=thread_id)
@@ -302,7 +302,7 @@ class StrayContract(RigFixtures):
         assert [sorted(strays(rig, size)) for size in (1, 3, 7, 100)] == [names] * 4
         assert strays(rig, 3) == strays(rig)
 
-    def test_a_stray_is_deleted_by_its_name_or_what_stands_for_it(self, warm: Rig) -> None:
+    def test_a_stray_is_deleted_by_its_listed_name(self, warm: Rig) -> None:
         for thread_id in ("t", "T", LONG, LONG + "2"):
             fill_thread(warm, thread_id)
         write(warm, LONG + "3")
@@ -317,7 +317,7 @@ class StrayContract(RigFixtures):
         assert warm.face.verb("list_cells", Shelf(None, "other"), "", None, 9) == []
         assert "ößer".encode() not in warm.backend.raw()
 
-    def test_a_thread_whose_checkpoints_all_go_is_a_stray(self, rig: Rig) -> None:
+    def test_a_thread_becomes_a_stray_when_all_its_checkpoints_are_deleted(self, rig: Rig) -> None:
         run = "5f0c2a91-0000-4000-8000-000000000000"
         rig.author().put({"a": 1}, metadata={"run_id": run})
         fill_thread(rig, "t")
@@ -357,7 +357,7 @@ def fill(rig: Rig, thread: str = "t") -> None:
 class CopyingContract(RigFixtures):
     """`copy_thread`."""
 
-    def test_copies_everything(self, rig: Rig) -> None:
+    def test_copy_thread_copies_everything(self, rig: Rig) -> None:
         fill(rig)
         rig.face.copy_thread("t", "copy")
         assert told(rig, "copy") == told(rig, "t")
@@ -369,7 +369,7 @@ class CopyingContract(RigFixtures):
             rig.continuing(at(thread)).put({}, checkpoint_id="early")
             assert rig.face.read(at(thread)).pending_writes == [("task", "list", "early")]
 
-    def test_source_and_copy_go_their_own_ways(self, warm: Rig) -> None:
+    def test_source_and_copy_are_independent(self, warm: Rig) -> None:
         fill(warm)
         before = told(warm, "t")
         warm.face.copy_thread("t", "copy")
@@ -398,7 +398,7 @@ class CopyingContract(RigFixtures):
         rig.face.copy_thread("copy", "t")
         assert told(rig, "t") == before
 
-    def test_a_copy_that_somebody_made_anew_is_read(self, warm: Rig) -> None:
+    def test_a_copy_recreated_by_another_saver_is_read(self, warm: Rig) -> None:
         fill(warm)
         warm.face.copy_thread("t", "copy")
         for _ in range(2):
@@ -415,7 +415,7 @@ class CopyingContract(RigFixtures):
         rig.face.delete_thread("copy")
         assert told(rig, "t") == before
 
-    def test_a_thread_that_exists_is_not_written_over(self, rig: Rig) -> None:
+    def test_a_copy_does_not_overwrite_an_existing_thread(self, rig: Rig) -> None:
         fill(rig)
         rig.author("checkpoint").put({"a": 1})
         rig.face.put_writes(at("only writes", "", "c"), [("a", 1)], "task")
@@ -435,7 +435,7 @@ class CopyingContract(RigFixtures):
         with pytest.raises(ThreadExists, match="copy"):
             rig.face.copy_thread("unknown", "copy")
 
-    def test_branches_stay_branches(self, warm: Rig) -> None:
+    def test_branches_of_a_copy_remain_branches(self, warm: Rig) -> None:
         warm.author().put({"n": 0})
         winner, loser = (warm.continuing(at(), warm.open(on_conflict="fork")) for _ in range(2))
         won = winner.put({"n": "won"})

@@ -57,7 +57,7 @@ def found(face: Face, shelf: Shelf, search: Search) -> list[tuple[str, str]]:
 class SearchContract(RigFixtures):
     """`swap_cells` and `find_cells`; `shelf` is the fixture of `CellContract`."""
 
-    def test_several_swaps_are_each_decided_alone(self, rig: Rig, shelf: Shelf) -> None:
+    def test_each_of_several_swaps_is_decided_independently(self, rig: Rig, shelf: Shelf) -> None:
         swap(rig, shelf, "b", None, cell("b1"))
         swap(rig, shelf, "c", None, cell("c1"))
         swap(rig, shelf, "d", None, cell("d1"))
@@ -100,7 +100,7 @@ class SearchContract(RigFixtures):
         assert tokens_of(key_of(1)) == tokens_of("") == ["t5", "o2", "o1", *tokens[1:]]
         assert tokens_of(key_of(2)) == tokens_of(key_of(1, 1)) == []
 
-    def test_marks_narrow_and_lose_nothing(self, rig: Rig, shelf: Shelf) -> None:
+    def test_a_search_by_marks_finds_exactly_the_matches(self, rig: Rig, shelf: Shelf) -> None:
         cells = {
             key_of(1, 2, 3, n): ranked(f"t{n}", n, *([RED] if n % 2 else []), *([BLUE] if n % 3 else []))
             for n in range(12)
@@ -113,7 +113,7 @@ class SearchContract(RigFixtures):
                     search = Search(prefix, marks, limit=size)
                     assert [token for _, token in found(rig.face, shelf, search)] == expected
 
-    def test_a_change_moves_a_cell_and_a_removal_takes_it_out(self, rig: Rig, shelf: Shelf) -> None:
+    def test_searches_follow_changes_and_removals_of_cells(self, rig: Rig, shelf: Shelf) -> None:
         keys = [key_of(1, 2, 3, n) for n in range(4)]
         fill(rig.face, shelf, {key: ranked(f"t{n}", n, RED) for n, key in enumerate(keys)})
         swap(rig, shelf, keys[0], "t0", ranked("t0b", 9, BLUE))
@@ -127,7 +127,7 @@ class SearchContract(RigFixtures):
         assert listed(rig, shelf) == keys[:2]
 
     @pytest.mark.parametrize("size", [1, 2, 100])
-    def test_groups_are_shown_by_one_cell_each(self, rig: Rig, shelf: Shelf, size: int) -> None:
+    def test_a_grouped_search_returns_one_cell_per_group(self, rig: Rig, shelf: Shelf, size: int) -> None:
         groups = [(1, 2, 3), (1, 2, 4), (1, 3, 3), (2, 2, 3)]
         cells = {key_of(*group, n): ranked(f"t{n}", n) for group in groups for n in range(3)}
         fill(rig.face, shelf, cells | {key_of(3, 3, 3, 3): cell("plain")})
@@ -140,7 +140,7 @@ class SearchContract(RigFixtures):
         assert groups_of(key_of(1)) == [key_of(*group) for group in groups[:3]]
         assert groups_of(key_of(1, 2)) == [key_of(*group) for group in groups[:2]]
 
-    def test_a_bare_search_tells_keys_and_tokens(self, rig: Rig, shelf: Shelf) -> None:
+    def test_a_bare_search_returns_keys_tokens_and_ranks(self, rig: Rig, shelf: Shelf) -> None:
         expiring = replace(ranked("t2", 2, RED), expires_at=1_800_000_000_000)
         fill(rig.face, shelf, {key_of(1, 2, 3, 4): ranked("t1", 1), key_of(1, 2, 3, 5): expiring})
         for prefix in ("", key_of(1, 2)):
@@ -150,7 +150,7 @@ class SearchContract(RigFixtures):
                 (key_of(1, 2, 3, 4), "t1", FIRST + 1, None),
             ]
 
-    def test_a_cell_without_a_rank_is_not_found_whatever_it_holds(self, rig: Rig, shelf: Shelf) -> None:
+    def test_searches_ignore_cells_without_a_rank(self, rig: Rig, shelf: Shelf) -> None:
         plain = {key_of(1, 2, 3, n): Cell(f"p{n}", frame(b"a 7 " + RED.encode())) for n in range(2)}
         fill(rig.face, shelf, plain | {key_of(1, 2, 3, 9): ranked("t", 1, RED)})
         for prefix in ("", key_of(1, 2)):
@@ -158,7 +158,7 @@ class SearchContract(RigFixtures):
         assert rig.face.verb("remove_cells", shelf, {key: each.token for key, each in plain.items()}) == 2
         assert listed(rig, shelf) == [key_of(1, 2, 3, 9)]
 
-    def test_ranked_cells_go_with_their_origin_only(self, rig: Rig) -> None:
+    def test_ranked_cells_are_deleted_only_with_their_origin(self, rig: Rig) -> None:
         rig.author().put({"a": 1})
         mine = {key_of(1, 2, 3, 4): replace(ranked("1", 1), origin="t"), key_of(1, 2, 3, 5): ranked("2", 2)}
         fill(rig.face, SHARED, mine)
@@ -166,7 +166,7 @@ class SearchContract(RigFixtures):
         assert found(rig.face, SHARED, Search(key_of(1, 2))) == [(key_of(1, 2, 3, 5), "2")]
         assert listed(rig, SHARED) == [key_of(1, 2, 3, 5)]
 
-    def test_shelves_are_searched_apart(self, rig: Rig) -> None:
+    def test_shelves_are_searched_separately(self, rig: Rig) -> None:
         shelves = [OF_THREAD, SHARED, Shelf("u", "ranked"), Shelf(None, "other")]
         for n, shelf in enumerate(shelves):
             fill(rig.face, shelf, {key_of(1, 2, 3, 4): ranked(f"t{n}", n)})

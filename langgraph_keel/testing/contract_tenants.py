@@ -72,7 +72,7 @@ class TenantContract(RigFixtures):
     A store without tenants must raise a named error.
     """
 
-    def test_what_each_tenant_has_is_its_own(self, rig: Rig) -> None:
+    def test_tenants_are_isolated_from_each_other(self, rig: Rig) -> None:
         """With equal names of threads, and a tenant whose name is a prefix of another's."""
         views = views_of(rig)
         nothing = {who: read_all(face) for who, face in views.items()}
@@ -104,7 +104,7 @@ class TenantContract(RigFixtures):
             for other in WHO[WHO.index(who) + 1 :]:
                 assert read_all(views[other]) == before[other]
 
-    def test_tenants_are_listed_who_have_something(self, warm: Rig) -> None:
+    def test_tenants_with_data_are_listed(self, warm: Rig) -> None:
         """In pages, in order, if they have threads or only shared records."""
         views = views_of(warm)
         if not views:
@@ -117,7 +117,7 @@ class TenantContract(RigFixtures):
         assert listed("list_tenants", None, 10) == ["one", "one2"]
         assert (listed("list_tenants", None, 1), listed("list_tenants", "one", 1)) == (["one"], ["one2"])
 
-    def test_a_tenant_that_has_nothing_left_is_not_listed(self, warm: Rig) -> None:
+    def test_a_tenant_without_data_is_not_listed(self, warm: Rig) -> None:
         views = views_of(warm)
         if not views:
             return
@@ -126,7 +126,7 @@ class TenantContract(RigFixtures):
         views["one2"].delete_thread("t")
         assert warm.face.verb("list_tenants", None, 10) == ["one"]
 
-    def test_a_tenant_who_leaves_leaves_nothing(self, warm: Rig) -> None:
+    def test_deleting_a_tenant_removes_exactly_its_data(self, warm: Rig) -> None:
         """Threads, strays and cells, in parts. Other tenants keep everything, also if names share a prefix."""
         views = views_of(warm)
         nothing = {who: read_all(face) for who, face in views.items()}
@@ -145,7 +145,7 @@ class TenantContract(RigFixtures):
             fill(warm, face, "one")
             assert read_all(face)["latest"] == before["one"]["latest"]
 
-    def test_the_threads_of_no_tenant_are_not_deleted_at_once(self, rig: Rig) -> None:
+    def test_delete_all_is_refused_without_a_tenant(self, rig: Rig) -> None:
         """That could happen if the caller forgets the tenant's name."""
         rig.author().put({"a": 1})
         if views_of(rig):
@@ -153,7 +153,7 @@ class TenantContract(RigFixtures):
                 rig.face.verb("delete_all", 10)
         assert [info.thread_id for info, _ in rig.face.verb("read_threads", Page(None, 10))] == ["t"]
 
-    def test_a_tenant_has_no_tenants(self, warm: Rig) -> None:
+    def test_a_tenant_cannot_have_tenants(self, warm: Rig) -> None:
         for who, face in views_of(warm).items():
             if who:
                 with pytest.raises(InvalidInput, match="tenant"):

@@ -79,13 +79,13 @@ def assert_found(rig: Rig, config: RunnableConfig, before: Any) -> None:
 class DeltaContract(RigFixtures):
     """`get_delta_channel_history`."""
 
-    def test_finds_what_the_inherited_walk_finds(self, rig: Rig) -> None:
+    def test_delta_history_equals_that_of_the_inherited_walk(self, rig: Rig) -> None:
         configs = ten_steps(rig)
         for config in [at(), *configs, at("t", "", "unknown"), at("unknown")]:
             assert history(rig, config) == walked(rig.face.saver, config)
         assert rig.face.delta_history(at(), []) == {}
 
-    def test_tells_writes_and_seed(self, rig: Rig) -> None:
+    def test_delta_history_returns_writes_and_seed(self, rig: Rig) -> None:
         configs = ten_steps(rig)
         found = rig.face.delta_history(configs[4], CHANNELS)
         assert [value for _, _, value in found["items"]["writes"]] == [["2 a"], ["2 b"], ["3 a"], ["3 b"]]
@@ -94,7 +94,7 @@ class DeltaContract(RigFixtures):
         assert found["never"] == {"writes": []}
         assert "seed" not in found["other"]
 
-    def test_any_stored_value_is_a_seed(self, rig: Rig) -> None:
+    def test_delta_history_uses_any_stored_value_as_seed(self, rig: Rig) -> None:
         author = rig.author()
         author.put({"items": None, "other": list(range(50))})
         config = author.put({})
@@ -102,7 +102,7 @@ class DeltaContract(RigFixtures):
         assert found["items"] == {"writes": [], "seed": None}
         assert found["other"]["seed"] == list(range(50))
 
-    def test_delta_forks_see_their_own_ancestors(self, rig: Rig) -> None:
+    def test_delta_history_of_a_fork_contains_its_own_ancestors(self, rig: Rig) -> None:
         configs = ten_steps(rig)
         fork = rig.continuing(configs[4])
         for n in range(20, 23):
@@ -112,7 +112,7 @@ class DeltaContract(RigFixtures):
         assert [value[0] for _, _, value in found][::2] == ["2 a", "3 a", "4 a", "20 a", "21 a"]
         assert history(rig, configs[-1]) == walked(rig.face.saver, configs[-1])
 
-    def test_a_circle_of_parents_ends(self, rig: Rig) -> None:
+    def test_delta_history_ends_at_a_cycle_of_parents(self, rig: Rig) -> None:
         """No graph creates one, but a descendant may become a parent when written again."""
         author = rig.author()
         first, second = (author.put({"plain": n}, checkpoint_id=f"c{n}") for n in (1, 2))
@@ -134,7 +134,7 @@ class DeltaContract(RigFixtures):
         rig.face.prune(["t"])
         assert_found(rig, at(), before)
 
-    def test_what_a_prune_hides_is_no_checkpoint_to_go_on_from(self, rig: Rig) -> None:
+    def test_a_put_on_a_ghost_is_refused(self, rig: Rig) -> None:
         ten_steps(rig)
         rig.face.prune(["t"])
         hidden = rig.face.read(at()).parent_config
@@ -151,7 +151,7 @@ class DeltaContract(RigFixtures):
         rig.face.prune(["t"])
         assert rig.face.read(config).parent_config is None
 
-    def test_delta_channels_go_on_after_a_prune(self, rig: Rig) -> None:
+    def test_delta_channels_continue_after_a_prune(self, rig: Rig) -> None:
         ten_steps(rig)
         for n in range(10, 16):
             step(rig, rig.continuing(at()), n, snapshot=n == 13)
@@ -163,7 +163,7 @@ class DeltaContract(RigFixtures):
             since = 6 if n < 13 else 13
             assert [value for _, _, value in writes["items"]["writes"]][::2] == [[f"{k} a"] for k in range(since, n)]
 
-    def test_of_delta_ancestors_only_what_is_needed_is_kept(self, rig: Rig) -> None:
+    def test_prune_keeps_only_the_needed_data_of_delta_ancestors(self, rig: Rig) -> None:
         author = rig.author()
         secret = "seen in raw bytes " * 5
         config = author.put({"plain": secret}, metadata={"counters_since_delta_snapshot": {"items": [1, 1]}})
@@ -195,7 +195,7 @@ class DeltaContract(RigFixtures):
         assert [found.metadata["run_id"] for found in rig.face.list(at())] == ["run 2"] * 3
         assert_found(rig, at(), before)
 
-    def test_nothing_is_built_on_a_ghost(self, rig: Rig) -> None:
+    def test_a_ghost_is_never_used_as_a_base(self, rig: Rig) -> None:
         counters = {"counters_since_delta_snapshot": {"items": [1, 1]}}
         long = ["x" * 300 + str(n) for n in range(9)]
         other = rig.open()
@@ -206,26 +206,26 @@ class DeltaContract(RigFixtures):
         stored = author.put({"plain": [*long, "z" * 300]}, metadata=counters)
         assert values_of(rig.face.read(stored)) == {"plain": [*long, "z" * 300]}
 
-    def test_a_ghost_put_again_is_seen_again(self, rig: Rig) -> None:
+    def test_a_ghost_stored_again_is_visible(self, rig: Rig) -> None:
         configs = ten_steps(rig)
         rig.face.prune(["t"])
         rig.author().put({"plain": "again"}, checkpoint_id=id_of(configs[-2]))
         assert values_of(rig.face.read(at())) == {"plain": "again"}
 
-    def test_a_snapshot_stays_until_something_is_written(self, rig: Rig) -> None:
+    def test_a_delta_snapshot_is_inherited_until_the_next_write(self, rig: Rig) -> None:
         author = rig.author()
         told = [step_after(author, n) for n in range(4)]
         assert told == [values_of(rig.face.read(at("t", "", name))) for name in map(id_of, configs_of(rig))]
         assert ["items" in values for values in told] == [True, True, True, False]
 
-    def test_a_snapshot_that_stays_is_no_copy(self, warm: Rig) -> None:
+    def test_an_inherited_snapshot_is_not_stored_twice(self, warm: Rig) -> None:
         author = warm.author()
         step_after(author, 0)
         before = len(warm.backend.raw())
         step_after(author, 1)
         assert len(warm.backend.raw()) - before < 4 * len(LONG)
 
-    def test_a_snapshot_stays_after_a_prune_and_in_a_copy(self, rig: Rig) -> None:
+    def test_a_snapshot_is_inherited_after_a_prune_and_in_a_copy(self, rig: Rig) -> None:
         author = rig.author()
         told = [step_after(author, n) for n in range(3)]
         rig.face.prune(["t"])
@@ -235,7 +235,7 @@ class DeltaContract(RigFixtures):
         assert step_after(rig.continuing(at("copy")), 2) == told[-1]
         assert "items" not in step_after(rig.continuing(at("copy")), 3)
 
-    def test_of_another_parent_or_version_nothing_stays(self, warm: Rig) -> None:
+    def test_no_snapshot_is_inherited_from_another_parent_or_version(self, warm: Rig) -> None:
         author = warm.author()
         step_after(author, 0)
         first = author.config
@@ -245,7 +245,7 @@ class DeltaContract(RigFixtures):
         author.put({"plain": 0}, written=["plain"], channel_versions={"plain": 6, "items": 1})
         assert values_of(warm.face.read(at())) == {"plain": 0}
 
-    def test_a_graph_with_a_delta_channel(self, rig: Rig) -> None:
+    def test_a_graph_with_a_delta_channel_survives_prunes_and_copies(self, rig: Rig) -> None:
         opened = GraphRuns(rig)
         for n in range(5):
             opened.invoke("t", [f"q{n}"])
@@ -380,7 +380,7 @@ class TravelContract(RigFixtures):
         assert twin.checkpoint["ts"] > original.checkpoint["ts"]
         assert twin.metadata == {**original.metadata, "source": "fork", "keel_rewound_to": id_of(original)}
 
-    def test_a_run_goes_on_from_where_it_was_taken_back_to(self, rig: Rig) -> None:
+    def test_a_run_continues_from_the_rewound_checkpoint(self, rig: Rig) -> None:
         configs = eight_steps(rig)
         late = rig.continuing(at(), rig.open())
         config = rig.face.rewind(configs[3])
@@ -394,7 +394,7 @@ class TravelContract(RigFixtures):
             late.put(state(9))
         assert exact(values_of(rig.face.read(configs[7]))) == exact(state(8))
 
-    def test_a_run_of_another_process_goes_on_too(self, warm: Rig) -> None:
+    def test_a_run_of_another_saver_continues_from_the_rewound_checkpoint(self, warm: Rig) -> None:
         configs = eight_steps(warm)
         other = warm.open()
         other.read(at())
@@ -433,7 +433,7 @@ class TravelContract(RigFixtures):
         winner.put({"n": "too late"})
         assert values_of(warm.face.read(at())) == {"n": "next"}
 
-    def test_questions_of_the_moment_are_asked_anew(self, rig: Rig) -> None:
+    def test_rewinding_does_not_copy_pending_questions(self, rig: Rig) -> None:
         configs = eight_steps(rig)
         rig.face.rewind(configs[4])
         assert rig.face.read(at()).pending_writes == []
@@ -444,7 +444,7 @@ class TravelContract(RigFixtures):
         assert rig.face.read(configs[4]).pending_writes == asked
 
     @pytest.mark.parametrize("place", [0, 3, 6, 9])
-    def test_delta_channels_go_back(self, rig: Rig, place: int) -> None:
+    def test_rewinding_restores_delta_channels(self, rig: Rig, place: int) -> None:
         configs = ten_steps(rig)
         before = history(rig, configs[place])
         rig.face.rewind(configs[place])
@@ -456,7 +456,7 @@ class TravelContract(RigFixtures):
         writes = rig.face.delta_history(at(), ["other"])["other"]["writes"]
         assert [value for _, _, value in writes] == [*range(place), 20]
 
-    def test_a_twin_is_whole_after_a_prune(self, rig: Rig) -> None:
+    def test_a_twin_is_complete_after_a_prune(self, rig: Rig) -> None:
         configs = ten_steps(rig)
         before, values = history(rig, configs[5]), values_of(rig.face.read(configs[5]))
         rig.face.rewind(configs[5])
@@ -469,7 +469,7 @@ class TravelContract(RigFixtures):
             config = make(at())
             assert of(history(rig, {**at(), **config}), "items", "other") == of(before, "items", "other")
 
-    def test_values_are_whole_after_a_prune(self, warm: Rig) -> None:
+    def test_values_of_a_twin_are_complete_after_a_prune(self, warm: Rig) -> None:
         configs = eight_steps(warm)
         warm.face.rewind(configs[5])
         warm.face.prune(["t"])
@@ -489,7 +489,7 @@ class TravelContract(RigFixtures):
         assert found[0].parent_config is not None
         assert len(told(rig, "t")) == 3
 
-    def test_memories_of_subgraphs_go_back(self, rig: Rig) -> None:
+    def test_rewinding_restores_memories_of_subgraphs(self, rig: Rig) -> None:
         configs = with_memory(rig)
         after = {0: None, 1: None, 2: [*chat(1), "b"], 3: [*chat(2), "b"], 4: [*chat(2), "b"]}
         for place in (2, 0, 4, 1, 3, 1, 4, 4, 2):
@@ -503,7 +503,7 @@ class TravelContract(RigFixtures):
         assert calls == [each[1] for each in told(rig, "t") if each[0] == CALL]
         assert len(calls) == 2
 
-    def test_memories_go_on_from_where_they_are(self, rig: Rig) -> None:
+    def test_rewinding_restores_memories_written_after_a_rewind(self, rig: Rig) -> None:
         configs = with_memory(rig)
         rig.face.rewind(configs[2])
         root, memory = rig.continuing(at()), rig.continuing(at("t", MEMORY))
@@ -519,7 +519,7 @@ class TravelContract(RigFixtures):
         rig.face.rewind(then)
         assert len(told(rig, "t")) == count + 1, "a memory that is where it should be stays as it is"
 
-    def test_memories_whose_caller_is_not_stored(self, rig: Rig) -> None:
+    def test_rewinding_restores_memories_without_a_stored_caller(self, rig: Rig) -> None:
         """With `durability="exit"` it never is. Checkpoints between two root checkpoints belong to the second."""
         root, memory, ends = rig.author(), rig.author("t", MEMORY), []
         for n in range(3):
@@ -533,7 +533,7 @@ class TravelContract(RigFixtures):
         rig.face.rewind(later)
         assert remembered(rig) == {"seen": 2}
 
-    def test_memories_before_a_step_that_is_run_again(self, rig: Rig) -> None:
+    def test_rewinding_to_a_replay_restores_the_memories_before_it(self, rig: Rig) -> None:
         """LangGraph's replay starts with a copy of the checkpoint as its child, same step."""
         configs = with_memory(rig)
         step_of = rig.face.read(configs[2]).metadata["step"]
@@ -546,7 +546,7 @@ class TravelContract(RigFixtures):
         assert remembered(rig) == {}
         assert len(told(rig, "t")) == count + 1, "a memory that is empty is not emptied again"
 
-    def test_what_goes_meanwhile_is_not_rewound_to(self, warm: Rig) -> None:
+    def test_rewinding_to_a_concurrently_pruned_checkpoint_is_refused(self, warm: Rig) -> None:
         for verb in ("rewind", "fork"):
             warm.backend.wipe()
             config = eight_steps(warm)[3]
@@ -556,7 +556,7 @@ class TravelContract(RigFixtures):
                 getattr(face, verb)(config)
             assert len(told(warm, "t")) == 1
 
-    def test_what_is_not_there_is_not_rewound_to(self, rig: Rig) -> None:
+    def test_rewinding_to_an_unknown_checkpoint_is_refused(self, rig: Rig) -> None:
         eight_steps(rig)
         rig.author("t", "sub").put({"a": 1})
         before = rig.backend.raw()
@@ -600,7 +600,7 @@ class TravelContract(RigFixtures):
             if not fault.fired:
                 break
 
-    def test_a_branch_is_beside_the_trunk(self, rig: Rig) -> None:
+    def test_forking_within_a_thread_does_not_move_its_head(self, rig: Rig) -> None:
         configs = eight_steps(rig)
         before, latest = told(rig, "t"), rig.face.read(at())
         for place in (7, 0, 4):
@@ -651,7 +651,7 @@ class ForksContract(RigFixtures):
     """`fork` to another thread, and `Store.copy_thread` up to an entry."""
 
     @pytest.mark.parametrize("place", [0, 3, 5, 7])
-    def test_a_fork_is_the_thread_as_it_was(self, rig: Rig, place: int) -> None:
+    def test_a_fork_equals_the_thread_at_that_checkpoint(self, rig: Rig, place: int) -> None:
         configs, then = lived(rig)
         before = told(rig, "t")
         assert rig.face.fork(configs[place], "fork") == {"configurable": {"thread_id": "fork"}}
@@ -664,7 +664,7 @@ class ForksContract(RigFixtures):
         memory = rig.face.get_tuple(at("fork", MEMORY))
         assert exact(memory and values_of(memory)) == exact({"seen": chat(place - 1)} if place else None)
 
-    def test_a_fork_of_a_superseded_checkpoint_is_its_latest(self, warm: Rig) -> None:
+    def test_a_superseded_checkpoint_is_the_latest_of_its_fork(self, warm: Rig) -> None:
         warm.author().follow([state(1), state(2)])
         winner, loser = (warm.continuing(at(), warm.open(on_conflict="fork")) for _ in range(2))
         winner.put(state(3))
@@ -678,7 +678,7 @@ class ForksContract(RigFixtures):
             late.put({"n": "too late"})
         assert exact(values_of(warm.face.read(at()))) == exact(state(3))
 
-    def test_a_rewound_thread_is_forked(self, rig: Rig) -> None:
+    def test_a_rewound_thread_can_be_forked(self, rig: Rig) -> None:
         configs, _ = lived(rig)
         rig.face.rewind(configs[2])
         rig.face.fork(at(), "fork")
@@ -690,7 +690,7 @@ class ForksContract(RigFixtures):
         rig.face.rewind(at("fork", "", id_of(configs[6])))
         assert exact(values_of(rig.face.read(at("fork")))) == exact(state(7))
 
-    def test_fork_and_source_go_their_own_ways(self, warm: Rig) -> None:
+    def test_fork_and_source_are_independent(self, warm: Rig) -> None:
         configs, then = lived(warm)
         before = told(warm, "t")
         warm.face.fork(configs[4], "fork")
@@ -707,7 +707,7 @@ class ForksContract(RigFixtures):
         assert [each[:4] for each in forked] == [each[:4] for each in then[4]]
         assert forked[1:] == then[4][1:]
 
-    def test_the_fork_outlives_the_source_and_the_source_the_fork(self, rig: Rig) -> None:
+    def test_fork_and_source_survive_deletion_of_each_other(self, rig: Rig) -> None:
         configs, _ = lived(rig)
         source = told(rig, "t")
         rig.face.fork(configs[4], "gone")
@@ -725,7 +725,7 @@ class ForksContract(RigFixtures):
         assert exact(values_of(rig.face.read(at()))) == exact(state(3))
         assert told(rig, "fork") == before
 
-    def test_what_was_put_later_is_not_in_the_fork(self, rig: Rig) -> None:
+    def test_a_fork_contains_no_later_data(self, rig: Rig) -> None:
         root = rig.author()
         configs = root.follow([{"list": chat(n), "n": n} for n in range(1, 4)])
         rig.face.put_writes(configs[2], [("list", LATER)], "task")
@@ -739,7 +739,7 @@ class ForksContract(RigFixtures):
         assert LATER.encode() not in rig.backend.raw()
         assert exact(values_of(rig.face.read(at("fork")))) == exact({"list": chat(3), "n": 3})
 
-    def test_what_has_overtaken_is_not_in_the_fork(self, rig: Rig) -> None:
+    def test_a_fork_excludes_subgraph_checkpoints_called_by_its_latest(self, rig: Rig) -> None:
         first = rig.author().put(state(1), checkpoint_id="first")
         memory, call = rig.author("t", MEMORY), rig.author("t", CALL)
         memory.put({"seen": "before"}, metadata={"parents": {"": "first"}})
@@ -776,7 +776,7 @@ class ForksContract(RigFixtures):
         assert of(history(rig, at("fork")), "items", "other") == of(before, "items", "other")
         assert len(told(rig, "fork")) == 1
 
-    def test_a_fork_is_refused_as_a_copy_is(self, rig: Rig) -> None:
+    def test_invalid_sources_and_targets_of_a_fork_are_refused(self, rig: Rig) -> None:
         configs, _ = lived(rig)
         rig.author("checkpoint").put({"a": 1})
         rig.face.put_writes(at("only writes", "", "c"), [("a", 1)], "task")
@@ -792,7 +792,7 @@ class ForksContract(RigFixtures):
         assert rig.backend.raw() == before
         rig.face.fork(configs[3], "fork")
 
-    def test_an_entry_that_is_gone_is_not_copied_up_to(self, rig: Rig) -> None:
+    def test_a_copy_up_to_a_removed_entry_is_refused(self, rig: Rig) -> None:
         ten_steps(rig)
         rig.author("other").follow([{"n": 1}, {"n": 2}])
         latest, *gone_and_ghosts = rig.face.verb("scan", Query("t", ""))
@@ -810,7 +810,7 @@ class ForksContract(RigFixtures):
         rig.author().put({"n": "another life"})
         assert rig.face.verb("copy_thread", "t", "second", latest) == BaseGone()
 
-    def test_a_fork_is_listed_as_what_it_is(self, rig: Rig) -> None:
+    def test_a_fork_is_listed_with_its_own_time_and_runs(self, rig: Rig) -> None:
         root = rig.author()
         configs = [
             root.put({"n": n}, ts=f"2026-01-0{n + 1}T00:00:00+00:00", metadata={"run_id": f"run {n % 2}"})
@@ -830,7 +830,7 @@ class ForksContract(RigFixtures):
         rig.face.delete_for_runs(["run 0"])
         assert list(rig.face.list(None)) == []
 
-    def test_a_parent_that_was_put_again_is_no_stranger(self, rig: Rig) -> None:
+    def test_a_parent_stored_again_is_not_a_parent_in_the_fork(self, rig: Rig) -> None:
         """Its number is later than the copy's. No other entry of the fork may get that number and become the parent."""
         first, second = rig.author().follow([{"n": 1}, {"n": 2}])
         rig.face.put(at(), checkpoint_of(str(id_of(first)), {"n": 1}))
@@ -847,7 +847,7 @@ class ForksContract(RigFixtures):
         face.fork(configs[4], "fork")
         assert counter.taken() <= 15  # six of them are for the ledger: its calls, and threads that share a history
 
-    def test_what_goes_meanwhile_is_not_forked(self, warm: Rig) -> None:
+    def test_forking_a_concurrently_pruned_checkpoint_is_refused(self, warm: Rig) -> None:
         configs, _ = lived(warm)
         meanwhile = Meanwhile(1, lambda: warm.backend.open().prune(["t"]))
         with pytest.raises(NotFound, match="no such checkpoint"):
@@ -885,7 +885,7 @@ def told_changes(rig: Rig, before: RunnableConfig, after: RunnableConfig) -> Tol
 class DiffContract(RigFixtures):
     """`diff`."""
 
-    def test_only_what_changed_is_told(self, rig: Rig) -> None:
+    def test_a_diff_contains_only_changes(self, rig: Rig) -> None:
         first, second = rig.author().follow([state(3), state(5)])
         added = [("added", ("list", n), exact(chat(5)[n])) for n in (3, 4)]
         assert told_changes(rig, first, second) == [
@@ -900,14 +900,14 @@ class DiffContract(RigFixtures):
         ]  # fmt: skip
 
     @pytest.mark.parametrize("places", [(0, 69), (30, 31), (40, 20)], ids=str)
-    def test_of_a_long_thread_whose_rows_were_packed(self, rig: Rig, places: tuple[int, int]) -> None:
+    def test_a_diff_of_a_long_thread_with_packed_rows(self, rig: Rig, places: tuple[int, int]) -> None:
         configs = rig.author().follow([{"list": chat(n + 1), "tree": TREE} for n in range(70)])
         lo, hi = (configs[place] for place in places)
         kind = "added" if places[0] < places[1] else "removed"
         between = range(min(places) + 1, max(places) + 1)
         assert told_changes(rig, lo, hi) == [(kind, ("list", n), exact(chat(70)[n])) for n in between]
 
-    def test_in_the_middle_of_a_list(self, rig: Rig) -> None:
+    def test_a_diff_finds_edits_in_the_middle_of_a_list(self, rig: Rig) -> None:
         messages = chat(40)
         edited = [*messages[:7], *messages[8:20], *chat(1, 100), *messages[20:]]
         first, second = rig.author().follow([{"list": messages}, {"list": edited}])
@@ -916,7 +916,7 @@ class DiffContract(RigFixtures):
             ("added", ("list", 19), exact(chat(1, 100)[0])),
         ]
 
-    def test_channels_that_come_and_go(self, rig: Rig) -> None:
+    def test_a_diff_contains_added_and_removed_channels(self, rig: Rig) -> None:
         first, second = rig.author().follow([{"a": 1, "b": [1], "c": {"x"}}, {"b": [], "c": {"x"}, "d": None}])
         assert told_changes(rig, first, second) == [
             ("removed", ("a",), exact(1)),
@@ -924,13 +924,13 @@ class DiffContract(RigFixtures):
             ("added", ("d",), exact(None)),
         ]
 
-    def test_pending_writes_and_questions_are_no_change(self, rig: Rig) -> None:
+    def test_a_diff_ignores_pending_writes_and_questions(self, rig: Rig) -> None:
         first, second = rig.author().follow([state(2), state(3)])
         expected = told_changes(rig, first, second)
         rig.face.put_writes(first, [("list", "early"), (INTERRUPT, "may I?")], "task", "~1")
         assert told_changes(rig, first, second) == expected
 
-    def test_between_branches_and_to_a_twin(self, rig: Rig) -> None:
+    def test_a_diff_between_branches_and_with_a_twin(self, rig: Rig) -> None:
         configs = rig.author().follow([state(n) for n in range(1, 6)])
         branch = rig.continuing(configs[1]).put({**state(2), "n": "branch"})
         assert told_changes(rig, configs[1], branch) == [("changed", ("n",), exact("branch"))]
@@ -938,25 +938,25 @@ class DiffContract(RigFixtures):
         assert told_changes(rig, configs[2], at()) == []
         assert told_changes(rig, at(), configs[3]) == told_changes(rig, configs[2], configs[3])
 
-    def test_between_threads(self, rig: Rig) -> None:
+    def test_a_diff_between_threads(self, rig: Rig) -> None:
         [first] = rig.author().follow([state(3)])
         [other] = rig.author("other").follow([{**state(3), "list": [*chat(3), *chat(1, 9)]}])
         assert told_changes(rig, first, other) == [("added", ("list", 3), exact(chat(1, 9)[0]))]
         rig.face.fork(first, "fork")
         assert told_changes(rig, first, at("fork")) == []
 
-    def test_in_subgraphs(self, rig: Rig) -> None:
+    def test_a_diff_in_a_subgraph(self, rig: Rig) -> None:
         with_memory(rig)
         found = [each.config for each in rig.face.list(at("t", MEMORY))]
         assert len(found) == 4
         assert told_changes(rig, found[1], found[0]) == [("changed", ("seen", 2), exact("b"))]
 
-    def test_delta_channels_are_no_edits(self, rig: Rig) -> None:
+    def test_a_diff_ignores_snapshots_of_delta_channels(self, rig: Rig) -> None:
         configs = ten_steps(rig)  # with a snapshot in the third, which does not count as a change
         assert told_changes(rig, configs[1], configs[2]) == [("changed", ("plain",), exact(2))]
         assert told_changes(rig, configs[2], configs[3]) == [("changed", ("plain",), exact(3))]
 
-    def test_what_is_not_there(self, rig: Rig) -> None:
+    def test_a_diff_with_an_unknown_checkpoint_is_refused(self, rig: Rig) -> None:
         [first] = rig.author().follow([state(1)])
         for missing in (at("t", "", "nothing"), at("nobody"), at("t", "sub", id_of(first))):
             with pytest.raises(NotFound):

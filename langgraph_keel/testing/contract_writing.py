@@ -47,7 +47,7 @@ def writes_of(found: CheckpointTuple) -> list[tuple[str, str, Any]]:
 class WritesContract(RigFixtures):
     """`put_writes`."""
 
-    def test_writes_come_back_in_the_order_langgraph_applies_them(self, rig: Rig) -> None:
+    def test_writes_are_returned_in_the_order_langgraph_applies_them(self, rig: Rig) -> None:
         config = rig.author().put({})
         rig.face.put_writes(config, [("b", 1), ("a", 2)], "task 2", "~1")
         rig.face.put_writes(config, [("c", 3)], "task 9", "~0")
@@ -68,18 +68,18 @@ class WritesContract(RigFixtures):
         rig.face.put_writes(config, [("list", n) for n in range(12)], "task")
         assert [value for _, _, value in writes_of(rig.face.read(config))] == list(range(12))
 
-    def test_written_values_come_back_as_they_were(self, rig: Rig) -> None:
+    def test_written_values_are_read_back_exactly(self, rig: Rig) -> None:
         config = rig.author().put({})
         values = [None, (1, 2), {"a": b"x"}, AIMessage("hello", id="m"), "z" * 5000, [True, 1, 1.0]]
         rig.face.put_writes(config, [("channel", value) for value in values], "task")
         assert exact([value for _, _, value in writes_of(rig.face.read(config))]) == exact(values)
 
-    def test_a_call_without_writes_writes_nothing(self, rig: Rig) -> None:
+    def test_put_writes_without_writes_stores_nothing(self, rig: Rig) -> None:
         config = rig.author().put({})
         rig.face.put_writes(config, [], "task")
         assert writes_of(rig.face.read(config)) == []
 
-    def test_a_repeated_regular_write_is_kept_as_it_was(self, rig: Rig) -> None:
+    def test_a_repeated_regular_write_keeps_the_first_value(self, rig: Rig) -> None:
         config = rig.author().put({})
         rig.face.put_writes(config, [("a", "first")], "task")
         rig.face.put_writes(config, [("a", "second"), ("b", "more")], "task")
@@ -93,7 +93,7 @@ class WritesContract(RigFixtures):
         rig.face.put_writes(config, [(channel, "second")], "task")
         assert writes_of(rig.face.read(config)) == [("task", channel, "second"), ("task", "a", 1)]
 
-    def test_of_several_resumes_in_one_call_the_last_counts(self, rig: Rig) -> None:
+    def test_the_last_of_several_resumes_in_one_call_counts(self, rig: Rig) -> None:
         config = rig.author().put({})
         rig.face.put_writes(config, [(RESUME, "one"), (RESUME, "two")], "task")
         assert writes_of(rig.face.read(config)) == [("task", RESUME, "two")]
@@ -105,7 +105,7 @@ class WritesContract(RigFixtures):
         expected = [("task", INTERRUPT, "ask again"), ("task", "a", 1), ("task", "b", 2)]
         assert writes_of(rig.face.read(config)) == expected
 
-    def test_channels_without_a_place_of_their_own_are_regular(self, rig: Rig) -> None:
+    def test_special_channels_without_a_fixed_index_are_regular(self, rig: Rig) -> None:
         config = rig.author().put({})
         rig.face.put_writes(config, [(ERROR_SOURCE_NODE, "node"), (ERROR, "boom")], "task")
         rig.face.put_writes(config, [(ERROR_SOURCE_NODE, "other")], "task")
@@ -128,7 +128,7 @@ class WritesContract(RigFixtures):
         assert writes_of(rig.face.read(second)) == []
         assert [writes_of(found) for found in rig.face.list(at())] == [[], [], [("task", "a", "late")]]
 
-    def test_putting_the_checkpoint_again_keeps_its_writes(self, rig: Rig) -> None:
+    def test_storing_a_checkpoint_again_keeps_its_writes(self, rig: Rig) -> None:
         author = rig.author()
         author.put({"a": [1]})
         config = author.put({"a": [1, 2]})
@@ -144,11 +144,11 @@ class WritesContract(RigFixtures):
         assert writes_of(rig.face.read(at("t", "sub"))) == [("task", "where", ["t", "sub"])]
         assert writes_of(rig.face.read(at("u"))) == [("task", "where", ["u", ""])]
 
-    def test_writes_need_a_checkpoint(self, rig: Rig) -> None:
+    def test_writes_require_a_checkpoint_id(self, rig: Rig) -> None:
         with pytest.raises(InvalidConfig, match="checkpoint_id"):
             rig.face.put_writes(at(), [("a", 1)], "task")
 
-    def test_changing_a_written_value_afterwards_changes_nothing(self, rig: Rig) -> None:
+    def test_modifying_a_written_value_later_does_not_change_the_store(self, rig: Rig) -> None:
         config = rig.author().put({})
         value = {"parts": [1]}
         rig.face.put_writes(config, [("a", value)], "task")
@@ -159,7 +159,7 @@ class WritesContract(RigFixtures):
 class ConflictContract(RigFixtures):
     """Lost updates, branches, and memos while other savers change the store."""
 
-    def test_the_second_of_two_runs_is_refused(self, warm: Rig) -> None:
+    def test_the_second_of_two_concurrent_runs_is_refused(self, warm: Rig) -> None:
         base = warm.author().put({"list": chat(3)})
         winner, loser = warm.continuing(at(), warm.open()), warm.continuing(at(), warm.open())
         won = winner.put({"list": chat(4)})
@@ -183,7 +183,7 @@ class ConflictContract(RigFixtures):
         again.put({"list": [*chat(4), *chat(1, 40)]})
         assert exact(values_of(warm.face.read(at()))) == exact({"list": [*chat(4), *chat(1, 40)]})
 
-    def test_two_runs_on_an_empty_thread(self, warm: Rig) -> None:
+    def test_two_runs_on_an_empty_thread_conflict(self, warm: Rig) -> None:
         start = at()
         start["recursion_limit"] = 25  # as LangGraph configures every run
         warm.face.put(start, checkpoint_of("first", {"a": 1}))
@@ -192,7 +192,7 @@ class ConflictContract(RigFixtures):
         assert (refused.value.expected, refused.value.found) == (None, "first")
         assert values_of(warm.face.read(at())) == {"a": 1}
 
-    def test_a_thread_deleted_meanwhile_is_a_conflict(self, warm: Rig) -> None:
+    def test_a_put_to_a_concurrently_deleted_thread_conflicts(self, warm: Rig) -> None:
         warm.author().put({"list": chat(3)})
         run = warm.continuing(at())
         warm.open().delete_thread("t")
@@ -210,7 +210,7 @@ class ConflictContract(RigFixtures):
                 run.put({"ns": "next"})
         assert [len(list(warm.face.list(at("t", ns)))) for ns in ("", "sub", "other")] == [3, 3, 3]
 
-    def test_the_namespace_is_named(self, warm: Rig) -> None:
+    def test_a_conflict_names_the_namespace(self, warm: Rig) -> None:
         warm.author("t", "sub").put({})
         winner, loser = warm.continuing(at("t", "sub")), warm.continuing(at("t", "sub"))
         winner.put({})
@@ -225,7 +225,7 @@ class ConflictContract(RigFixtures):
         run.follow([{"n": n} for n in range(5)])
         assert values_of(rig.face.read(at())) == {"n": 4}
 
-    def test_the_loser_is_kept_as_a_branch(self, warm: Rig) -> None:
+    def test_the_losing_run_is_kept_as_a_branch(self, warm: Rig) -> None:
         base = warm.author().put({"list": chat(3)})
         winner, loser = (warm.continuing(at(), warm.open(on_conflict="fork")) for _ in range(2))
         won = winner.put({"list": chat(4)})
@@ -240,7 +240,7 @@ class ConflictContract(RigFixtures):
         assert exact(values_of(warm.face.read(further))) == exact({"list": [*chat(3), *chat(2, 40)]})
         assert [id_of(found) for found in warm.face.list(at())] == [f"0000000{n}" for n in (5, 4, 3, 2, 1)]
 
-    def test_what_is_stored_beside_the_trunk_stays_there(self, warm: Rig) -> None:
+    def test_entries_stored_off_the_trunk_stay_off_the_trunk(self, warm: Rig) -> None:
         def write(checkpoint_id: str, parent: str | None, *, is_beside: bool) -> None:
             address = Address("t", "", checkpoint_id)
             codec = warm.face.saver.engine.session.codec
@@ -317,7 +317,7 @@ class ConflictContract(RigFixtures):
         assert [id_of(each) for each in found] == ["00000002", "again", "00000001"]
         assert exact(values_of(found[1])) == exact({"list": chat(4)})
 
-    def test_what_another_saver_pruned_is_written_again(self, warm: Rig) -> None:
+    def test_values_pruned_by_another_saver_are_stored_again(self, warm: Rig) -> None:
         author = warm.author()
         for n in (3, 4):
             author.put({"list": chat(n), "tree": {**TREE, "n": n}})
@@ -332,7 +332,7 @@ class ConflictContract(RigFixtures):
         found = warm.open().read(at())
         assert exact(values_of(found)) == exact({"list": chat(6), "tree": {**TREE, "n": 6}})
 
-    def test_a_thread_made_anew_owes_nothing_to_the_old_one(self, warm: Rig) -> None:
+    def test_a_recreated_thread_does_not_reuse_values_of_the_deleted_one(self, warm: Rig) -> None:
         stale = warm.author()
         stale.follow([{"list": chat(n), "tree": {**TREE, "n": n}} for n in range(40)])
         other = warm.open()
@@ -344,7 +344,7 @@ class ConflictContract(RigFixtures):
         assert exact(listed[0]) == exact({"list": chat(41), "tree": {**TREE, "n": 41}})
         assert exact(listed[1:]) == exact([{"list": chat(n, 500), "tree": {"n": n}} for n in range(39, -1, -1)])
 
-    def test_an_unknown_way_to_treat_conflicts_is_refused(self, warm: Rig) -> None:
+    def test_an_unknown_conflict_policy_is_refused(self, warm: Rig) -> None:
         with pytest.raises(InvalidInput, match="on_conflict"):
             warm.open(on_conflict="last write wins")
 
@@ -414,7 +414,7 @@ class FaultContract(RigFixtures):
     most_trips = 12
     """Maximum number of round trips of a removal."""
 
-    def test_one_round_trip_each(self, warm: Rig) -> None:
+    def test_each_operation_takes_one_round_trip(self, warm: Rig) -> None:
         counter = Counter()
         face = warm.on(with_tap(warm.face.saver, counter))
         author = warm.author(face=face)
@@ -429,7 +429,7 @@ class FaultContract(RigFixtures):
         face.delta_history(at(), ["list", "a"])
         assert counter.taken() == 1
 
-    def test_one_round_trip_each_without_a_memo(self, warm: Rig) -> None:
+    def test_each_operation_takes_one_round_trip_without_a_memo(self, warm: Rig) -> None:
         config = warm.author().put(STATES[3])
         calls: list[Callable[[Face], object]] = [
             lambda face: face.get_tuple(at()),
@@ -499,7 +499,7 @@ class FaultContract(RigFixtures):
 
     @pytest.mark.parametrize("action", MEANWHILE)
     @pytest.mark.parametrize("change", ["prune", "delete_for_runs"])
-    def test_others_may_write_while_one_removes(self, warm: Rig, change: str, action: str) -> None:
+    def test_others_may_write_during_a_removal(self, warm: Rig, change: str, action: str) -> None:
         refill(warm)
         MEANWHILE[action](warm.open())
         intended = newest_of(warm.open())  # as if the other saver had acted before
@@ -516,7 +516,7 @@ class FaultContract(RigFixtures):
         raise AssertionError("a removal takes too many round trips")
 
     @pytest.mark.parametrize("lost_reply", [False, True])
-    def test_a_failed_put_teaches_the_memo_nothing_wrong(self, warm: Rig, lost_reply: bool) -> None:
+    def test_a_failed_put_leaves_the_memo_correct(self, warm: Rig, lost_reply: bool) -> None:
         warm.author().put(STATES[0])
         fault = Fault(lost_reply=lost_reply)
         face = warm.on(with_tap(warm.backend.open(), fault))
@@ -531,7 +531,7 @@ class FaultContract(RigFixtures):
         assert exact([values_of(found) for found in warm.open().list(at())]) == exact(STATES[::-1])
 
     @pytest.mark.parametrize("lost_reply", [False, True])
-    def test_a_failed_read_teaches_the_memo_nothing_wrong(self, warm: Rig, lost_reply: bool) -> None:
+    def test_a_failed_read_leaves_the_memo_correct(self, warm: Rig, lost_reply: bool) -> None:
         warm.author().put(STATES[0])
         fault = Fault(lost_reply=lost_reply)
         face = warm.on(with_tap(warm.backend.open(), fault))
@@ -542,7 +542,7 @@ class FaultContract(RigFixtures):
             warm.continuing(at(), face).put(state)
         assert exact([values_of(found) for found in warm.open().list(at())]) == exact(STATES[::-1])
 
-    def test_a_failed_delete_teaches_the_memo_nothing_wrong(self, warm: Rig) -> None:
+    def test_a_failed_delete_leaves_the_memo_correct(self, warm: Rig) -> None:
         for lost_reply in (False, True):
             author = warm.author(face=warm.on(with_tap(warm.backend.open(), fault := Fault(lost_reply=lost_reply))))
             author.follow(STATES[:20])
@@ -554,7 +554,7 @@ class FaultContract(RigFixtures):
             author.face.delete_thread("t")
             assert told(warm.open()) == exact([])
 
-    def test_a_lost_reply_of_a_run_is_no_conflict(self, warm: Rig) -> None:
+    def test_a_lost_reply_of_a_put_is_not_a_conflict(self, warm: Rig) -> None:
         warm.author().put({"list": chat(2)})
         fault = Fault(lost_reply=True)
         run = warm.continuing(at(), warm.on(with_tap(warm.backend.open(), fault)))

@@ -455,9 +455,9 @@ def is_same_call(record: CallRecord, mine: CallRecord) -> bool:
 
 
 def speaks_for_one(record: CallRecord) -> bool:
-    """Return whether a record answers no other call.
+    """Return whether a recorded call must not answer other calls with the same key.
 
-    It used a person's answer, asks a question, or has no result.
+    That is the case if it used a person's answer, if it waits for one, or if its result was not kept.
     """
     return record.is_persons or record.state == WAITING or (record.state == DONE and not record.is_kept)
 

@@ -115,7 +115,7 @@ class WorkspaceDiff(_Shown):
     """The differences between the files of two checkpoints.
 
     Attributes:
-        changes: The paths that differ: `"added"`, `"removed"` or `"changed"` (content, kind or mode).
+        changes: The change of each path that differs: `"added"`, `"removed"` or `"changed"` (content, kind or mode).
         patch: The difference in git's form, with renames; bytes that are not UTF-8 are replaced.
     """
 

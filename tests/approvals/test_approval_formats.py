@@ -88,7 +88,7 @@ QUESTIONS: dict[str, tuple[Any, list[Ask]]] = {
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_what_is_asked(name: str) -> None:
+def test_asks_are_read_from_each_format(name: str) -> None:
     value, asks = QUESTIONS[name]
     assert list(asks_of(value)) == asks
 
@@ -102,11 +102,11 @@ SCHEMAS: list[tuple[Any, Sequence[str]]] = [
 
 
 @pytest.mark.parametrize(("with_schema", "allowed"), SCHEMAS)
-def test_what_is_allowed_per_call_stands_in_the_schema(with_schema: Any, allowed: Sequence[str]) -> None:
+def test_decisions_allowed_per_call_are_read_from_the_schema(with_schema: Any, allowed: Sequence[str]) -> None:
     assert list(asks_of(PER_CALL, with_schema)) == [allowing(*allowed)]
 
 
-def test_only_a_question_of_keels_own_has_a_request() -> None:
+def test_only_keels_own_questions_carry_a_request() -> None:
     assert asks_of(KEEL)[0].keel == KEEL
     assert asks_of(batched(PAY))[0].keel is None
     assert asks_of({**KEEL, "allowed": ["edit", "approve"]})[0].allowed == ("approve", "edit")
@@ -140,7 +140,7 @@ FREE_QUESTIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", FREE_QUESTIONS)
-def test_anything_else_is_a_free_question(name: str) -> None:
+def test_any_other_interrupt_is_a_free_question(name: str) -> None:
     value = FREE_QUESTIONS[name]
     assert list(asks_of(value)) == [FREE]
     assert answer_of(value, [APPROVE]) is True
@@ -175,7 +175,7 @@ INBOX: list[tuple[Decision, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("decision", "answer"), HITL)
-def test_answers_to_the_middleware(decision: Decision, answer: dict[str, Any]) -> None:
+def test_middleware_answers_are_built_from_decisions(decision: Decision, answer: dict[str, Any]) -> None:
     assert answer_of(PER_CALL, [decision]) == answer
     assert answer_of(batched(PAY), [decision]) == {"decisions": [answer]}
     assert answer_of(batched(MAIL, PAY), [NO, decision]) == {
@@ -184,7 +184,7 @@ def test_answers_to_the_middleware(decision: Decision, answer: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(("decision", "answer"), INBOX)
-def test_answers_to_the_agent_inbox_are_lists(decision: Decision, answer: dict[str, Any]) -> None:
+def test_agent_inbox_answers_are_lists(decision: Decision, answer: dict[str, Any]) -> None:
     assert answer_of(inbox(), [decision]) == [answer]
     assert answer_of([inbox()], [decision]) == [answer]
     assert answer_of([inbox(), inbox()], [ANSWER, decision]) == [INBOX[-1][1], answer]
@@ -192,7 +192,7 @@ def test_answers_to_the_agent_inbox_are_lists(decision: Decision, answer: dict[s
 
 @pytest.mark.parametrize("decision", [APPROVE, NO, LATE, EDIT, ANSWER])
 @pytest.mark.parametrize("allowed", [ALL, ("approve",)])
-def test_an_answer_to_keels_own_question_is_a_nudge(decision: Decision, allowed: Any) -> None:
+def test_an_answer_to_keels_own_question_only_names_the_request(decision: Decision, allowed: Any) -> None:
     assert answer_of({**KEEL, "allowed": allowed}, [decision]) == {"type": "keel_decision", "request": REQUEST}
 
 
@@ -206,13 +206,13 @@ DOUBTS: list[tuple[Decision, tuple[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("decision", "read"), DOUBTS)
-def test_answers_to_a_doubt_are_about_that_attempt(decision: Decision, read: Any) -> None:
+def test_an_answer_to_a_doubt_names_its_attempt(decision: Decision, read: Any) -> None:
     """Without an attempt, an answer is read as strictly as with an earlier one."""
     assert decision_of(answer_of(DOUBT, [decision]), DOUBT["attempt"], needs_name=True) == read
 
 
 @pytest.mark.parametrize("decision", [APPROVE, EDIT])
-def test_a_doubt_can_be_neither_approved_nor_edited(decision: Decision) -> None:
+def test_a_doubt_cannot_be_approved_or_edited(decision: Decision) -> None:
     with pytest.raises(InvalidInput, match=f"pay allows reject, answer, not {decision.kind}"):
         answer_of(DOUBT, [decision])
 
@@ -243,7 +243,9 @@ REFUSED: list[tuple[Any, Any, Decision]] = [
 
 
 @pytest.mark.parametrize(("value", "with_schema", "decision"), REFUSED)
-def test_what_the_asker_does_not_allow_is_not_sent(value: Any, with_schema: Any, decision: Decision) -> None:
+def test_a_decision_that_the_question_does_not_allow_is_refused(
+    value: Any, with_schema: Any, decision: Decision
+) -> None:
     with pytest.raises(InvalidInput, match=f"pay allows .*, not {decision.kind}"):
         answer_of(value, [decision], with_schema)
 
@@ -252,7 +254,7 @@ def test_what_the_asker_does_not_allow_is_not_sent(value: Any, with_schema: Any,
     ("decision", "words"),
     [(REJECT, "Rejected"), (NO, "Rejected: too dear"), (LATE, "Rejected: not decided in time")],
 )
-def test_a_rejection_that_has_no_word_of_its_own_is_an_answer(decision: Decision, words: str) -> None:
+def test_a_rejection_is_sent_as_text_if_the_format_has_no_rejection(decision: Decision, words: str) -> None:
     assert answer_of(inbox(ignore=False), [decision]) == [{"type": "response", "args": words}]
     assert answer_of(PER_CALL, [decision], schema("approve", "respond")) == {"type": "respond", "message": words}
 

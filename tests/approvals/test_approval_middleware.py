@@ -90,7 +90,7 @@ DECIDED: dict[str, tuple[Decision, list[Any], str, str]] = {
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", DECIDED)
-async def test_the_middleware_does_what_was_decided(memory: KeelSaver, face: str, mode: str, name: str) -> None:
+async def test_the_middleware_carries_out_each_decision(memory: KeelSaver, face: str, mode: str, name: str) -> None:
     decision, ran_then, status, told = DECIDED[name]
     ran: list[Any] = []
     graph = agent(memory, ran, mode)
@@ -106,7 +106,7 @@ async def test_the_middleware_does_what_was_decided(memory: KeelSaver, face: str
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("mode", MODES)
-async def test_questions_are_the_same_from_every_store(saver: KeelSaver, face: str, mode: str) -> None:
+async def test_questions_are_read_alike_from_every_store(saver: KeelSaver, face: str, mode: str) -> None:
     ran: list[Any] = []
     graph = agent(saver, ran, mode, pay={"allowed_decisions": ["edit", "reject"]}, mail=True)
     await run(graph, face, hello(), thread("1"))
@@ -125,7 +125,7 @@ async def test_questions_are_the_same_from_every_store(saver: KeelSaver, face: s
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("allowed", ["approve", "reject", "edit", "respond"])
-async def test_a_tool_that_allows_one_decision_gets_no_other(memory: KeelSaver, mode: str, allowed: str) -> None:
+async def test_a_tool_that_allows_one_decision_accepts_no_other(memory: KeelSaver, mode: str, allowed: str) -> None:
     """A decision that the middleware would fail on is refused before it is stored."""
     ran: list[Any] = []
     graph = agent(memory, ran, mode, pay={"allowed_decisions": [allowed]})
@@ -173,7 +173,7 @@ NODES: dict[str, tuple[Decision, dict[str, Any]]] = {
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("form", ["alone", "in a list"])
 @pytest.mark.parametrize("name", NODES)
-async def test_a_node_takes_the_first_of_what_the_inbox_says(saver: KeelSaver, face: str, form: str, name: str) -> None:
+async def test_a_node_takes_the_first_answer_of_the_inbox(saver: KeelSaver, face: str, form: str, name: str) -> None:
     decision, told = NODES[name]
     question = human_interrupt()
     graph = asking(saver, question if form == "alone" else [question])
@@ -196,7 +196,7 @@ async def test_a_node_takes_the_first_of_what_the_inbox_says(saver: KeelSaver, f
         (Decision("answer", "ada", value={}), {}),
     ],
 )
-async def test_a_free_question_gets_the_value(saver: KeelSaver, face: str, decision: Decision, told: Any) -> None:
+async def test_a_free_question_receives_the_value(saver: KeelSaver, face: str, decision: Decision, told: Any) -> None:
     graph = asking(saver, "Which day?", {"really": True})
     await run(graph, face, {"said": None}, thread("1"))
     for _ in range(2):
@@ -234,7 +234,7 @@ CUT_OFF: dict[str, tuple[Decision, int, str]] = {
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("name", CUT_OFF)
-async def test_a_tool_that_was_cut_off_runs_again_only_if_told_to(memory: KeelSaver, face: str, name: str) -> None:
+async def test_an_interrupted_tool_runs_again_only_on_request(memory: KeelSaver, face: str, name: str) -> None:
     decision, count, told = CUT_OFF[name]
     ran: list[int] = []
     with ToolCache(memory, default=ToolPolicy(unknown="ask"), store_arguments=True) as cache:

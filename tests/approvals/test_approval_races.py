@@ -46,7 +46,7 @@ def check_trail(saver: KeelSaver) -> None:
 
 
 @pytest.mark.slow
-def test_threads_race_for_each_request(tmp_path: Path) -> None:
+def test_two_threads_race_for_each_request(tmp_path: Path) -> None:
     path, said = tmp_path / "acts", Said()
     gate, told = Barrier(2), Barrier(2)
     with MemorySaver() as saver:
@@ -65,7 +65,7 @@ def test_threads_race_for_each_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_processes_race_for_each_request(place: Place, tmp_path: Path) -> None:
+def test_two_processes_race_for_each_request(place: Place, tmp_path: Path) -> None:
     path, mp = tmp_path / "acts", context()
     with place.open() as saver:
         ask(asking_graph(saver, written(path)), THREADS)
@@ -85,7 +85,7 @@ def test_processes_race_for_each_request(place: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_workers_go_on_as_two_reviewers_decide(place: Place, tmp_path: Path) -> None:
+def test_two_workers_resume_threads_while_two_reviewers_decide(place: Place, tmp_path: Path) -> None:
     """Workers and reviewers run concurrently, with one worker for each face.
 
     A worker is notified of decisions, or polls.

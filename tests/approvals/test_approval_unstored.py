@@ -124,7 +124,7 @@ CASES = [*product(THEN, WAYS, FACES)]
 
 @pytest.mark.heavy
 @pytest.mark.slow
-def test_a_killed_run_leaves_no_request_that_nobody_can_close(place: Place) -> None:
+def test_a_killed_run_leaves_no_request_open_forever(place: Place) -> None:
     with place.open() as saver:
         for number in range(KILLS):
             # This step is coprime to the number of cases, so that a few kills cover every value of each parameter.
@@ -178,7 +178,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Kee
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_whose_put_fails_leaves_none_either(opened: tuple[KeelSaver, Unlucky], way: str, face: str) -> None:
+def test_a_run_whose_put_fails_leaves_no_open_request(opened: tuple[KeelSaver, Unlucky], way: str, face: str) -> None:
     saver, unlucky = opened
     graph, config = graph_by(saver, way), config_of("t")
     with pytest.raises(StoreUnavailable):
@@ -189,7 +189,7 @@ def test_a_run_whose_put_fails_leaves_none_either(opened: tuple[KeelSaver, Unluc
     finish(saver, graph, config)
 
 
-def test_a_request_waits_while_its_checkpoint_may_come(opened: tuple[KeelSaver, Unlucky]) -> None:
+def test_a_request_stays_waiting_until_the_run_stores_its_checkpoint(opened: tuple[KeelSaver, Unlucky]) -> None:
     """With `durability="exit"`, the checkpoint is stored when the run ends."""
     saver, unlucky = opened
     unlucky.is_on = False
@@ -208,7 +208,7 @@ def test_a_request_waits_while_its_checkpoint_may_come(opened: tuple[KeelSaver, 
     finish(saver, graph, config_of("t"))
 
 
-def test_a_look_at_a_request_is_two_trips(opened: tuple[KeelSaver, Unlucky]) -> None:
+def test_listing_takes_two_trips_for_each_pending_request(opened: tuple[KeelSaver, Unlucky]) -> None:
     saver, unlucky = opened
     unlucky.is_on = False
     for number in range(3):

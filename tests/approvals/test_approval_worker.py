@@ -53,7 +53,7 @@ def waited(saver: KeelSaver, face: str, timeout: float | None, poll: float = 0.0
     return list(asyncio.run(saver.approvals.await_decided(timeout, poll=poll)))
 
 
-def test_wait_says_which_threads_can_go_on(saver: KeelSaver, face: str) -> None:
+def test_wait_returns_threads_that_can_resume(saver: KeelSaver, face: str) -> None:
     ask(asking_graph(saver, lambda *_: None), "abc")
     assert waited(saver, face, 0.2) == []
     timer = Timer(0.3, approve, (saver, "b"))
@@ -66,7 +66,7 @@ def test_wait_says_which_threads_can_go_on(saver: KeelSaver, face: str) -> None:
     assert waited(saver, face, 0) == ["b", "a"]
 
 
-def test_a_worker_goes_on_with_what_is_decided(saver: KeelSaver, face: str, tmp_path: Path) -> None:
+def test_a_worker_resumes_decided_threads(saver: KeelSaver, face: str, tmp_path: Path) -> None:
     path = tmp_path / "acts"
     graph = asking_graph(saver, written(path))
     ask(graph, "abc", user_id="ann")
@@ -82,7 +82,7 @@ def test_a_worker_goes_on_with_what_is_decided(saver: KeelSaver, face: str, tmp_
     assert [each.thread_id for each in saver.approvals.pending()] == ["b"]
 
 
-def test_nobody_decided_in_time(face: str) -> None:
+def test_a_worker_resumes_a_thread_whose_request_expired(face: str) -> None:
     def node(state: State) -> State:
         return {"said": request_approval("pay", {}, expires_in=0.3).by}
 
@@ -112,7 +112,7 @@ def two_asking(saver: KeelSaver, ran: list[str]) -> Any:
     return graph.compile(checkpointer=saver)
 
 
-def test_what_waits_on_beside_it_is_run_no_oftener_than_it_must(face: str) -> None:
+def test_a_task_that_still_waits_is_run_once_per_resume(face: str) -> None:
     ran: list[str] = []
     with MemorySaver() as saver:
         graph = two_asking(saver, ran)
@@ -128,7 +128,7 @@ def test_what_waits_on_beside_it_is_run_no_oftener_than_it_must(face: str) -> No
         assert sorted(ran) == ["left", "left", "left acts", "right", "right", "right", "right acts"]
 
 
-def test_what_fails_is_told_and_not_tried_again(face: str) -> None:
+def test_a_worker_reports_a_failed_thread_and_does_not_retry_it(face: str) -> None:
     tries: list[str] = []
 
     def fails(thread: str, decision: Any) -> None:
@@ -147,7 +147,7 @@ def test_what_fails_is_told_and_not_tried_again(face: str) -> None:
         assert done.result == {"said": "approve"}
 
 
-def test_a_store_that_was_away_is_tried_again(face: str) -> None:
+def test_a_worker_retries_after_a_store_was_unavailable(face: str) -> None:
     tries: list[str] = []
 
     def fails(thread: str, decision: Any) -> None:
@@ -165,7 +165,7 @@ def test_a_store_that_was_away_is_tried_again(face: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
-def test_a_worker_takes_over_from_one_that_died(place: Place, face: str, tmp_path: Path) -> None:
+def test_a_worker_takes_over_from_a_dead_worker(place: Place, face: str, tmp_path: Path) -> None:
     path = tmp_path / "acts"
     with place.open() as saver:
         ask(asking_graph(saver, written(path)), "a")
@@ -178,7 +178,7 @@ def test_a_worker_takes_over_from_one_that_died(place: Place, face: str, tmp_pat
         assert lines(path) == [["a", "approve", "bob"]]
 
 
-def test_a_thread_that_goes_on_elsewhere_is_left_alone(saver: KeelSaver, face: str) -> None:
+def test_a_thread_that_another_run_resumes_is_left_alone(saver: KeelSaver, face: str) -> None:
     begun, hold, acts = Event(), Event(), list[str]()
 
     def act(thread: str, decision: Any) -> None:
@@ -217,7 +217,7 @@ def test_threads_of_other_graphs_are_left_alone(face: str) -> None:
 # -- how it ends -------------------------------------------------------------------------------------------------------
 
 
-def test_a_loop_that_is_left_listens_no_longer(saver: KeelSaver) -> None:
+def test_a_closed_worker_loop_stops_listening(saver: KeelSaver) -> None:
     graph = asking_graph(saver, lambda *_: None)
     ask(graph, "ab")
     approve(saver)
@@ -229,7 +229,7 @@ def test_a_loop_that_is_left_listens_no_longer(saver: KeelSaver) -> None:
     assert [each.thread_id for each in working(saver, graph, "sync", 0)] == ["b"]
 
 
-async def test_a_worker_is_cancelled(saver: KeelSaver) -> None:
+async def test_another_worker_continues_after_a_cancelled_worker(saver: KeelSaver) -> None:
     """Whether it waits or runs the graph, another worker continues the thread."""
     begun, hold = asyncio.Event(), asyncio.Event()
 
@@ -263,7 +263,7 @@ async def test_a_worker_is_cancelled(saver: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("poll", 0), ("poll", "1"), ("timeout", -1), ("timeout", float("nan"))])
-def test_what_is_no_time_is_refused_before_anything_is_read(name: str, value: Any) -> None:
+def test_invalid_times_are_refused(name: str, value: Any) -> None:
     with MemorySaver() as saver:
         for call in (saver.approvals.wait, lambda **given: saver.approvals.run_when_decided(None, **given)):
             with pytest.raises(InvalidInput, match=name):
@@ -283,7 +283,7 @@ class Counting:
 
 
 @pytest.mark.slow
-def test_a_look_is_one_listing_however_many_wait() -> None:
+def test_each_poll_is_one_listing_for_any_number_of_requests() -> None:
     with MemorySaver() as saver:
         graph = asking_graph(saver, lambda *_: None)
         ask(graph, [f"t{number}" for number in range(300)])
@@ -324,7 +324,7 @@ async def anext_of(found: Any) -> Any:
 
 
 @ON_SERVERS
-def test_a_notice_that_cannot_be_sent_fails_no_decision(
+def test_a_decision_succeeds_if_its_notice_cannot_be_sent(
     place: Place, face: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "langgraph_keel")
@@ -345,7 +345,7 @@ def test_a_notice_that_cannot_be_sent_fails_no_decision(
         assert saver.approvals.get(request.id).status == "approved"
 
 
-def test_a_connection_that_was_cut_listens_again(postgres_url: str) -> None:
+def test_a_listener_reconnects_after_its_connection_was_cut(postgres_url: str) -> None:
     with PostgresSaver(postgres_url) as saver, saver.approvals.bell.notices() as heard:
         source: Any = heard._source  # private: the source of notices has no public name; a test cuts it here
         with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -360,7 +360,7 @@ def test_a_connection_that_was_cut_listens_again(postgres_url: str) -> None:
         assert time.monotonic() - began < LATE / 2
 
 
-def test_behind_a_pooler_workers_look_by_themselves(pgbouncer_url: str, postgres_url: str, face: str) -> None:
+def test_workers_poll_behind_a_connection_pooler(pgbouncer_url: str, postgres_url: str, face: str) -> None:
     schema = postgres_url.rpartition("search_path%3D")[2]
     with PostgresSaver(pgbouncer_url, schema=schema, prepare_threshold=None) as saver:
         graph = asking_graph(saver, lambda *_: None)
@@ -372,7 +372,7 @@ def test_behind_a_pooler_workers_look_by_themselves(pgbouncer_url: str, postgres
         assert [each.thread_id for each in working(saver, graph, face, 0.3)] == ["a"]
 
 
-def test_a_connection_of_the_users_is_not_kept_waiting(postgres_url: str) -> None:
+def test_a_connection_passed_by_the_caller_is_not_used_to_listen(postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as connection, PostgresSaver(connection) as saver:
         graph = asking_graph(saver, lambda *_: None)
         ask(graph, "a")
@@ -382,7 +382,7 @@ def test_a_connection_of_the_users_is_not_kept_waiting(postgres_url: str) -> Non
         assert [each.thread_id for each in working(saver, graph, "sync", 0)] == ["a"]
 
 
-def test_a_cluster_passes_notices_on(redis_cluster_url: str, redis_prefix: str, face: str) -> None:
+def test_a_redis_cluster_delivers_notices(redis_cluster_url: str, redis_prefix: str, face: str) -> None:
     place = Place("redis", redis_cluster_url, {"prefix": redis_prefix, "durability": "any"})
     with place.open() as saver:
         ask(asking_graph(saver, lambda *_: None), "a")

@@ -51,7 +51,7 @@ def threads(requests: Sequence[ApprovalRequest]) -> list[str]:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_what_waits_is_found(saver: KeelSaver, face: str) -> None:
+async def test_pending_filters_requests(saver: KeelSaver, face: str) -> None:
     for number in range(5):
         await to_thread(ask, saver, str(number), ["ann", "bob"][number % 2], action=["pay", "mail"][number // 3])
     await call(saver, face, "approve", one(saver, "0").id, by="eve")
@@ -76,7 +76,7 @@ async def test_what_waits_is_found(saver: KeelSaver, face: str) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_page_after_page(saver: KeelSaver, face: str) -> None:
+async def test_pending_is_paged_by_cursor(saver: KeelSaver, face: str) -> None:
     for number in range(5):
         await to_thread(ask, saver, str(number))
     pages, after = [], None
@@ -90,7 +90,7 @@ async def test_page_after_page(saver: KeelSaver, face: str) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_request_by_the_beginning_of_its_id(saver: KeelSaver, face: str) -> None:
+async def test_a_request_is_found_by_a_prefix_of_its_id(saver: KeelSaver, face: str) -> None:
     await to_thread(ask, saver)
     request = one(saver)
     assert await call(saver, face, "get", request.id[:10]) == request
@@ -104,7 +104,7 @@ async def test_a_request_by_the_beginning_of_its_id(saver: KeelSaver, face: str)
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_whoever_holds_a_request_decides_it(saver: KeelSaver, face: str) -> None:
+async def test_only_the_holder_of_a_claimed_request_decides_it(saver: KeelSaver, face: str) -> None:
     await to_thread(ask, saver)
     request = one(saver)
     held = await call(saver, face, "claim", request.id, by="ann")
@@ -120,7 +120,7 @@ async def test_whoever_holds_a_request_decides_it(saver: KeelSaver, face: str) -
         await call(saver, face, "claim", request.id, by="ann")
 
 
-async def test_a_claim_runs_out(saver: KeelSaver) -> None:
+async def test_a_claim_on_a_request_expires(saver: KeelSaver) -> None:
     await to_thread(ask, saver)
     await saver.approvals.aclaim(one(saver).id, by="ann", seconds=0.2)
     await asyncio.sleep(0.25)
@@ -128,7 +128,7 @@ async def test_a_claim_runs_out(saver: KeelSaver) -> None:
     assert (await saver.approvals.areject(one(saver).id, by="bob")).status == "rejected"
 
 
-async def test_what_has_expired_says_so_at_once(saver: KeelSaver) -> None:
+async def test_an_expired_request_is_reported_as_expired_immediately(saver: KeelSaver) -> None:
     await to_thread(ask, saver, expires_in=2)
     await saver.approvals.aclaim(one(saver).id, by="ann")
     await asyncio.sleep(2.05)
@@ -162,7 +162,9 @@ def replay(saver: KeelSaver, graph: Any) -> None:
 
 @pytest.mark.parametrize("is_decided", [False, True], ids=["waiting", "approved"])
 @pytest.mark.parametrize("go_on", [new_input, update, rewind, replay])
-def test_what_a_thread_went_on_without(saver: KeelSaver, go_on: Any, is_decided: bool) -> None:
+def test_a_request_is_superseded_when_its_thread_continues_without_it(
+    saver: KeelSaver, go_on: Any, is_decided: bool
+) -> None:
     graph = ask(saver)
     request = one(saver)
     if is_decided:
@@ -186,7 +188,7 @@ def test_what_a_thread_went_on_without(saver: KeelSaver, go_on: Any, is_decided:
     ],
 )
 @pytest.mark.parametrize("is_claimed", [False, True])
-def test_a_resume_before_the_decision_says_how_to_decide(
+def test_resume_before_a_decision_explains_how_to_decide(
     saver: KeelSaver, allowed: list[str], call: str, options: str, is_claimed: bool
 ) -> None:
     ask(saver, allowed=allowed)
@@ -211,7 +213,7 @@ class Slow(KeelSaver):
 
 
 @pytest.mark.parametrize("is_decided", [False, True], ids=["waiting", "approved"])
-def test_the_next_question_comes_before_the_step_is_stored(saver: KeelSaver, is_decided: bool) -> None:
+def test_a_request_is_superseded_by_a_question_of_an_unstored_step(saver: KeelSaver, is_decided: bool) -> None:
     graph = ask(Slow(saver))
     request = one(saver)
     if is_decided:
@@ -221,7 +223,7 @@ def test_the_next_question_comes_before_the_step_is_stored(saver: KeelSaver, is_
     assert [each.id == request.id for each in saver.approvals.pending()] == [False]
 
 
-def test_another_process_went_on_without_it(place: Place) -> None:
+def test_a_request_is_superseded_by_another_process(place: Place) -> None:
     """The saver that asked has not read the change; a refresh or a sweep finds it."""
     with place.open() as first, place.open() as second:
         for name in ("a", "b"):
@@ -236,7 +238,7 @@ def test_another_process_went_on_without_it(place: Place) -> None:
 
 
 @pytest.mark.parametrize("is_decided", [False, True], ids=["waiting", "approved"])
-def test_another_process_has_rewound_what_asked(place: Place, is_decided: bool) -> None:
+def test_a_request_is_superseded_by_a_rewind_in_another_process(place: Place, is_decided: bool) -> None:
     """No list shows its request as waiting, even before its thread is refreshed."""
     with place.open() as first, place.open() as second:
         ask(first)
@@ -252,7 +254,7 @@ def test_another_process_has_rewound_what_asked(place: Place, is_decided: bool) 
 # -- keeping -----------------------------------------------------------------------------------------------------------
 
 
-def test_requests_go_with_their_thread(saver: KeelSaver) -> None:
+def test_requests_are_deleted_with_their_thread(saver: KeelSaver) -> None:
     for name in ("t", "other"):
         graph = ask(saver, name)
     saver.approvals.approve(one(saver, "other").id, by="bob")
@@ -265,7 +267,7 @@ def test_requests_go_with_their_thread(saver: KeelSaver) -> None:
     assert len(saver.approvals.audit()) >= events
 
 
-def test_a_question_outlives_a_prune(saver: KeelSaver) -> None:
+def test_a_request_survives_a_prune(saver: KeelSaver) -> None:
     graph = ask(saver)
     graph.update_state(T, {"said": ["first"]}, as_node="__start__")
     graph.invoke(None, T)
@@ -280,7 +282,7 @@ def test_a_question_outlives_a_prune(saver: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize("is_decided", [False, True], ids=["waiting", "approved"])
-def test_a_copy_asks_for_itself(saver: KeelSaver, is_decided: bool) -> None:
+def test_a_copied_thread_has_its_own_request(saver: KeelSaver, is_decided: bool) -> None:
     conditions: Question = {"approvers": ["ann"], "facts": {"price": 0}, "description": "why", "allowed": ["reject"]}
     graph = ask(saver, expires_in=3600, on_expiry="wait", **conditions)
     request = one(saver)
@@ -299,7 +301,7 @@ def test_a_copy_asks_for_itself(saver: KeelSaver, is_decided: bool) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_lost_record_is_found_again(saver: KeelSaver, face: str) -> None:
+async def test_a_lost_request_is_restored_from_its_thread(saver: KeelSaver, face: str) -> None:
     graph = await to_thread(ask, saver, approvers=["ann"], facts={"price": 1})
     request = one(saver)
     await to_thread(lose, saver, request)
@@ -317,7 +319,7 @@ def lose(saver: KeelSaver, request: ApprovalRequest) -> None:
     assert saver.engine.run(saver.approvals.plans.all(OVER)) == []
 
 
-def test_a_plain_question_is_found_again(saver: KeelSaver) -> None:
+def test_a_lost_request_of_a_plain_interrupt_is_restored(saver: KeelSaver) -> None:
     graph = graph_of(saver, ("ask", lambda state: {"said": [interrupt({"who": "pays?"})]}))
     graph.invoke({}, T)
     request = one(saver)
@@ -344,7 +346,7 @@ class Dying(KeelSaver):
 
 
 @pytest.mark.parametrize("decides", ["before", "after", "never"])
-def test_a_process_dies_between_the_request_and_its_question(saver: KeelSaver, decides: str) -> None:
+def test_a_request_survives_a_crash_before_its_interrupt_is_stored(saver: KeelSaver, decides: str) -> None:
     asking = Asking(paying())
     with pytest.raises(CutOff):
         asking.graph(Dying(saver)).invoke({}, T)
@@ -364,7 +366,7 @@ def test_a_process_dies_between_the_request_and_its_question(saver: KeelSaver, d
     assert [request.status for request in saver.approvals.pending("t", status=STATUSES)] == ["consumed"]
 
 
-def test_a_value_of_the_programs_own_class(place: Place) -> None:
+def test_a_question_of_an_unknown_class_can_be_shown_and_decided(place: Place) -> None:
     """Without the class, the fields are shown, and the request can be decided.
 
     The interrupt itself cannot be read there.
@@ -386,7 +388,7 @@ def test_a_value_of_the_programs_own_class(place: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("face", FACES)
-async def test_reviewers_are_reminded(saver: KeelSaver, face: str) -> None:
+async def test_sweep_returns_requests_to_remind_of(saver: KeelSaver, face: str) -> None:
     for name in ("a", "b"):
         await to_thread(ask, saver, name)
     await to_thread(ask, saver, "short", expires_in=2)  # on a busy machine, asking takes a while
@@ -402,7 +404,7 @@ async def test_reviewers_are_reminded(saver: KeelSaver, face: str) -> None:
     assert threads(await call(saver, face, "sweep", remind_after=2)) == ["a"]
 
 
-def test_a_late_resume_is_none(saver: KeelSaver) -> None:
+def test_a_repeated_resume_never_answers_the_next_question(saver: KeelSaver) -> None:
     """A second answer to a question is refused or ignored.
 
     It never answers the next question.
@@ -426,7 +428,7 @@ def test_a_late_resume_is_none(saver: KeelSaver) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"task_id": 5}, {"interrupt_ids": [[]]}, {"part": "x"}, {"facts": 5}, {"decision": {"kind": "no"}}]
 )
-def test_a_request_whose_fields_are_of_other_types_is_damage(wrong: dict[str, Any]) -> None:
+def test_request_fields_of_wrong_types_are_rejected(wrong: dict[str, Any]) -> None:
     right: dict[str, Any] = {"id": "a" * 24, "thread_id": "t"}
     for table in TABLES:
         assert table.unpack([right]) == ApprovalRequest(**right)

@@ -31,7 +31,7 @@ async def decide(saver: KeelSaver, face: str, kind: str, name: str, **details: A
 
 @each_face
 @pytest.mark.parametrize(("kind", "details"), DECISIONS, ids=[kind for kind, _ in DECISIONS])
-async def test_the_same_again_is_what_stands(saver: KeelSaver, face: str, kind: str, details: Any) -> None:
+async def test_repeating_the_same_decision_returns_it(saver: KeelSaver, face: str, kind: str, details: Any) -> None:
     """Both before and after the agent has used it."""
     asking = Asking(paying())
     graph = asking.graph(saver)
@@ -57,7 +57,7 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
 
 
 @each_face
-async def test_anything_else_is_refused(saver: KeelSaver, face: str) -> None:
+async def test_a_different_second_decision_is_refused(saver: KeelSaver, face: str) -> None:
     await run(Asking(paying()).graph(saver), "ainvoke", {}, T)
     name = (await one(saver)).id
     first = await decide(saver, face, "edit", name, by="bob", args={"amount": 1})
@@ -68,7 +68,7 @@ async def test_anything_else_is_refused(saver: KeelSaver, face: str) -> None:
 
 
 @each_face
-async def test_what_nobody_has_decided_is_nobodys_to_repeat(saver: KeelSaver, face: str) -> None:
+async def test_rejecting_an_expired_request_is_refused(saver: KeelSaver, face: str) -> None:
     """An expired request was not rejected by a person, so a repetition fails."""
     await run(Asking(paying(expires_in=0, on_expiry="wait")).graph(saver), "ainvoke", {}, T)
     (request,) = await saver.approvals.apending(status="expired")
@@ -78,7 +78,7 @@ async def test_what_nobody_has_decided_is_nobodys_to_repeat(saver: KeelSaver, fa
 
 
 @pytest.mark.parametrize("nth", range(2))
-def test_who_looks_at_a_thread_while_it_goes_on_asks_nothing_again(nth: int) -> None:
+def test_refreshing_a_thread_during_its_resume_asks_nothing_again(nth: int) -> None:
     """This holds whatever the refreshing process has read before the thread resumes."""
     with MemorySaver() as saver:
         graph = Asking(paying()).graph(saver)

@@ -28,7 +28,7 @@ def resume_decided(saver: KeelSaver, graph: Any) -> list[Resumed]:
 
 @each_way
 @pytest.mark.parametrize("face", ["sync", "async"])
-async def test_a_decision_that_came_with_its_thread_is_left_to_an_operator(place: Place, face: str, way: Any) -> None:
+async def test_a_decision_copied_with_its_thread_waits_for_an_operator(place: Place, face: str, way: Any) -> None:
     """Otherwise, both stores would act on it."""
     with MemorySaver() as source, place.open(recoverable=True) as saver:
         graph, given, _ = way(source)
@@ -57,7 +57,7 @@ async def test_a_decision_that_came_with_its_thread_is_left_to_an_operator(place
 
 
 @each_way
-async def test_a_decision_that_is_made_here_is_acted_on(place: Place, way: Any) -> None:
+async def test_a_decision_made_in_the_target_store_is_acted_on(place: Place, way: Any) -> None:
     """The reviewer is warned that the original may ask the same question."""
     with MemorySaver() as source, place.open() as saver:
         graph, given, _ = way(source)
@@ -74,7 +74,7 @@ async def test_a_decision_that_is_made_here_is_acted_on(place: Place, way: Any) 
         assert (paid(), saver.status("t").state) == (1, "idle")
 
 
-async def test_a_decision_that_is_taken_back_and_made_here_is_acted_on(place: Place) -> None:
+async def test_a_copied_decision_revised_in_the_target_store_is_acted_on(place: Place) -> None:
     with MemorySaver() as source, place.open() as saver:
         graph, given, _ = by_request(source)
         await run(graph, "sync", given, thread("t"))

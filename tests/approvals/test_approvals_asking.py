@@ -64,7 +64,7 @@ def langgraph_saver(kind: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_langgraph_gives_an_answer_to_another_tool(kind: str) -> None:
+def test_langgraph_delivers_an_answer_to_the_wrong_tool(kind: str) -> None:
     """The hazard (langgraph#6533): the answer to one tool reaches the other.
 
     The answer is for one question, by id.
@@ -97,7 +97,7 @@ async def decide_both(saver: KeelSaver, name: str, *, backwards: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("is_cached", [True, False], ids=["cached", "not cached"])
-async def test_no_decision_reaches_another_tool(saver: KeelSaver, face: str, is_cached: bool) -> None:
+async def test_a_decision_never_reaches_another_tool(saver: KeelSaver, face: str, is_cached: bool) -> None:
     acted: list[Any] = []
     graph = two_tools(saver, is_cached, acted)
     for number in range(examples(100)):
@@ -118,7 +118,7 @@ async def test_no_decision_reaches_another_tool(saver: KeelSaver, face: str, is_
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_task_goes_on_when_all_its_questions_are_decided(saver: KeelSaver, face: str) -> None:
+async def test_a_task_resumes_when_all_its_questions_are_decided(saver: KeelSaver, face: str) -> None:
     acted: list[Any] = []
     graph = two_tools(saver, True, acted)
     await run(graph, face, hello(), T)
@@ -139,7 +139,9 @@ async def test_a_task_goes_on_when_all_its_questions_are_decided(saver: KeelSave
 @pytest.mark.parametrize(
     "other", [paying(1000), paying("100"), {"action": "pay"}, {"action": "steal", "args": {"amount": 100}}]
 )
-async def test_an_approval_holds_for_these_arguments_only(saver: KeelSaver, face: str, other: Question) -> None:
+async def test_an_approval_is_valid_only_for_the_same_action_and_arguments(
+    saver: KeelSaver, face: str, other: Question
+) -> None:
     asking = Asking(paying(100))
     graph = asking.graph(saver)
     await run(graph, face, {}, T)
@@ -156,7 +158,7 @@ async def test_an_approval_holds_for_these_arguments_only(saver: KeelSaver, face
     assert (await saver.approvals.aget(first.id)).status == "superseded"
 
 
-async def test_a_question_that_is_moot_holds_nothing_back(saver: KeelSaver) -> None:
+async def test_a_superseded_question_does_not_block_a_resume(saver: KeelSaver) -> None:
     asking = Asking(paying(100))
     graph = asking.graph(saver)
     await run(graph, "sync", {}, T)
@@ -182,7 +184,7 @@ async def test_two_equal_questions_need_two_decisions(saver: KeelSaver, face: st
 @pytest.mark.parametrize(
     "question", [{"action": "pay"}, paying({}), {"action": "pay", "args": []}, {"action": "p", "args": 0}]
 )
-def test_a_question_is_one_request(saver: KeelSaver, question: Question) -> None:
+def test_a_question_creates_one_request(saver: KeelSaver, question: Question) -> None:
     graph = Asking(question).graph(saver)
     graph.invoke({}, T)
     (request,) = saver.approvals.pending()
@@ -208,7 +210,7 @@ async def test_a_plain_resume_approves_nothing(saver: KeelSaver, face: str) -> N
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("how", ["rewind", "fork", "replay"])
-async def test_the_past_is_asked_anew(saver: KeelSaver, face: str, how: str) -> None:
+async def test_a_question_is_asked_again_after_a_rewind_fork_or_replay(saver: KeelSaver, face: str, how: str) -> None:
     asking = Asking(paying())
     graph = asking.graph(saver)
     await run(graph, face, {}, T)
@@ -233,7 +235,7 @@ async def test_the_past_is_asked_anew(saver: KeelSaver, face: str, how: str) -> 
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_retry_gets_the_same_decisions(saver: KeelSaver, face: str) -> None:
+async def test_a_retried_node_receives_the_same_decisions(saver: KeelSaver, face: str) -> None:
     asking = Asking(paying(), paying(), paying(7))
     policy = RetryPolicy(initial_interval=0.001, max_attempts=4, retry_on=ConnectionError)
     builder = StateGraph(State)
@@ -252,7 +254,7 @@ async def test_a_retry_gets_the_same_decisions(saver: KeelSaver, face: str) -> N
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("how", ["by its answers", "by nothing"])
-async def test_what_fails_after_the_approval_gets_it_again(saver: KeelSaver, face: str, how: str) -> None:
+async def test_a_node_that_failed_after_its_approval_receives_it_again(saver: KeelSaver, face: str, how: str) -> None:
     asking = Asking(paying(), paying(7))
     graph = asking.graph(saver)
     await run(graph, face, {}, T)
@@ -271,7 +273,7 @@ async def test_what_fails_after_the_approval_gets_it_again(saver: KeelSaver, fac
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_questions_among_plain_ones(saver: KeelSaver, face: str) -> None:
+async def test_approvals_mixed_with_plain_interrupts_get_their_own_answers(saver: KeelSaver, face: str) -> None:
     """Each question takes its own answer from LangGraph's list."""
 
     def mixed(state: Any) -> Any:
@@ -303,7 +305,7 @@ async def test_a_plain_answer_is_given_once(saver: KeelSaver, face: str) -> None
     assert (await resume(graph, face, {third.id: "three"}, T))["said"] == ["one", "two", "three"]
 
 
-def test_langgraph_gives_a_plain_answer_twice() -> None:
+def test_langgraph_uses_a_plain_answer_twice() -> None:
     graph = graph_of(
         InMemorySaver(), ("ask", lambda state: {"said": [interrupt("1?"), interrupt("2?"), interrupt("3?")]})
     )
@@ -312,7 +314,7 @@ def test_langgraph_gives_a_plain_answer_twice() -> None:
     assert graph.invoke(Command(resume={second.id: "two"}), T)["said"] == ["one", "two", "one"]
 
 
-def test_what_was_over_and_is_asked_again_is_what_becomes_of_it_then(saver: KeelSaver) -> None:
+def test_a_closed_request_that_is_asked_again_takes_the_later_status(saver: KeelSaver) -> None:
     """Of two concurrent questions of a node, the first request may be closed early.
 
     Its run is not yet known to be alive then.

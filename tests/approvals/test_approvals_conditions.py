@@ -47,7 +47,7 @@ __all__ = ["saver"]
 # -- who and how -------------------------------------------------------------------------------------------------------
 
 
-async def test_only_its_approvers_decide(saver: KeelSaver) -> None:
+async def test_only_approvers_may_decide(saver: KeelSaver) -> None:
     graph = Asking(paying(approvers=["ann", "bob"])).graph(saver)
     await run(graph, "async", {}, T)
     request = await one(saver)
@@ -63,7 +63,7 @@ async def test_only_its_approvers_decide(saver: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_none_is_a_list_that_is_left_out(saver: KeelSaver, face: str) -> None:
+async def test_none_for_approvers_or_allowed_is_the_default(saver: KeelSaver, face: str) -> None:
     graph = Asking(paying(approvers=None, allowed=None)).graph(saver)
     await run(graph, face, {}, T)
     request = await one(saver)
@@ -74,7 +74,7 @@ async def test_none_is_a_list_that_is_left_out(saver: KeelSaver, face: str) -> N
 
 
 @pytest.mark.parametrize("allowed", [["approve"], ["reject", "edit"], ["answer"]])
-async def test_only_what_is_allowed_is_decided(saver: KeelSaver, allowed: list[str]) -> None:
+async def test_only_allowed_decisions_are_accepted(saver: KeelSaver, allowed: list[str]) -> None:
     graph = Asking(paying(allowed=allowed)).graph(saver)
     await run(graph, "async", {}, T)
     details: Mapping[str, Any] = {"edit": {"args": 1}, "answer": {"value": "v"}}
@@ -85,7 +85,7 @@ async def test_only_what_is_allowed_is_decided(saver: KeelSaver, allowed: list[s
     assert (await go_on(saver, graph, "async"))["said"] == [allowed[0]]
 
 
-async def test_a_decision_says_all_that_was_decided(saver: KeelSaver) -> None:
+async def test_a_decision_carries_all_its_details(saver: KeelSaver) -> None:
     asking = Asking(paying(allowed=["answer"]), paying(description="For the rent"), paying(7))
     graph = asking.graph(saver)
     await run(graph, "async", {}, T)
@@ -108,7 +108,7 @@ async def test_a_decision_says_all_that_was_decided(saver: KeelSaver) -> None:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("expires_in", [1.5, timedelta(seconds=1.5)], ids=["seconds", "timedelta"])
-async def test_nobody_decides_in_time(saver: KeelSaver, face: str, expires_in: Any) -> None:
+async def test_an_expired_request_is_rejected(saver: KeelSaver, face: str, expires_in: Any) -> None:
     asking = Asking(paying(expires_in=expires_in))
     graph = asking.graph(saver)
     assert ASKED in await run(graph, face, {}, T)
@@ -124,7 +124,7 @@ async def test_nobody_decides_in_time(saver: KeelSaver, face: str, expires_in: A
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_what_was_decided_in_time_holds_for_ever(saver: KeelSaver, face: str) -> None:
+async def test_a_decision_made_in_time_stays_valid_after_the_deadline(saver: KeelSaver, face: str) -> None:
     graph = Asking(paying(expires_in=1.5)).graph(saver)
     await run(graph, face, {}, T)
     await decide(saver)
@@ -132,7 +132,7 @@ async def test_what_was_decided_in_time_holds_for_ever(saver: KeelSaver, face: s
     assert (await go_on(saver, graph, face))["said"] == ["approve"]
 
 
-async def test_an_agent_waits_on(saver: KeelSaver) -> None:
+async def test_an_expired_request_with_on_expiry_wait_keeps_waiting(saver: KeelSaver) -> None:
     asking = Asking(paying(expires_in=0.2, on_expiry="wait"))
     graph = asking.graph(saver)
     await run(graph, "async", {}, T)
@@ -147,7 +147,7 @@ async def test_an_agent_waits_on(saver: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_an_approval_holds_for_its_facts(saver: KeelSaver, face: str) -> None:
+async def test_an_approval_is_invalid_once_its_facts_change(saver: KeelSaver, face: str) -> None:
     asking = Asking(paying(facts={"price": 1200}))
     graph = asking.graph(saver)
     await run(graph, face, {}, T)
@@ -165,7 +165,7 @@ async def test_an_approval_holds_for_its_facts(saver: KeelSaver, face: str) -> N
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_rejection_needs_no_facts(saver: KeelSaver, face: str) -> None:
+async def test_a_rejection_stays_valid_when_facts_change(saver: KeelSaver, face: str) -> None:
     asking = Asking(paying(facts={"price": 1200}))
     graph = asking.graph(saver)
     await run(graph, face, {}, T)
@@ -175,7 +175,9 @@ async def test_a_rejection_needs_no_facts(saver: KeelSaver, face: str) -> None:
 
 
 @pytest.mark.parametrize(("price", "holds"), [(1250, True), (1150, True), (1500, False)])
-async def test_whether_facts_still_hold_is_the_programs_to_say(saver: KeelSaver, price: int, holds: bool) -> None:
+async def test_a_revalidate_function_decides_whether_facts_still_hold(
+    saver: KeelSaver, price: int, holds: bool
+) -> None:
     def near(approved: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
         return bool(abs(approved["price"] - current["price"]) <= 100)
 
@@ -188,7 +190,7 @@ async def test_whether_facts_still_hold_is_the_programs_to_say(saver: KeelSaver,
     assert len(asking.got) == holds
 
 
-async def test_what_failed_is_not_repeated_on_other_facts(saver: KeelSaver) -> None:
+async def test_a_failed_node_asks_again_when_facts_have_changed(saver: KeelSaver) -> None:
     asking = Asking(paying(facts={"price": 1200}))
     graph = asking.graph(saver)
     await run(graph, "async", {}, T)
@@ -220,7 +222,9 @@ BAD = {f"{name} {nth}": paying() | {name: value} for name, values in WRONG.items
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("question", BAD.values(), ids=BAD)
-async def test_what_cannot_be_meant_asks_nobody(saver: KeelSaver, face: str, question: Question) -> None:
+async def test_an_invalid_question_is_refused_and_creates_no_request(
+    saver: KeelSaver, face: str, question: Question
+) -> None:
     graph = Asking(question).graph(saver)
     with pytest.raises((InvalidInput, InvalidConfig)):
         await run(graph, face, {}, T)
@@ -239,7 +243,7 @@ async def test_a_question_needs_a_graph() -> None:
         await arequest_approval("pay")
 
 
-async def test_a_running_loop_is_not_blocked(saver: KeelSaver) -> None:
+async def test_a_blocking_request_in_a_running_loop_is_refused(saver: KeelSaver) -> None:
     async def ask(state: Any) -> Any:
         return {"said": [request_approval("pay").kind]}
 
@@ -259,7 +263,9 @@ def outside(tmp_path: Any) -> Outside:
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("name", ["node", "parallel", "subgraph", "remembering", "called", "tool_node", "agent"])
-async def test_in_every_durability(saver: KeelSaver, outside: Outside, face: str, durability: str, name: str) -> None:
+async def test_approved_actions_run_once_in_every_graph_and_durability(
+    saver: KeelSaver, outside: Outside, face: str, durability: str, name: str
+) -> None:
     graph = GRAPHS[name](saver, outside)
     result = await run(graph, face, hello() | {"said": []}, T, durability=durability)
     for _ in range(3):
@@ -278,7 +284,7 @@ ASKS_ONE = {name: name in ("node", "subgraph", "remembering", "called") for name
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_subgraph_that_keeps_nothing(saver: KeelSaver, face: str) -> None:
+async def test_a_decision_for_a_stateless_subgraph_raises_an_error(saver: KeelSaver, face: str) -> None:
     """Its tasks have new ids in each run, so LangGraph cannot answer them by id.
 
     Each resume raises an error.
@@ -314,7 +320,7 @@ async def decided_until_done(saver: KeelSaver, graph: Any, face: str, no: Any) -
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_equal_questions_of_tasks_beside_each_other(saver: KeelSaver, face: str) -> None:
+async def test_equal_questions_of_parallel_tasks_need_a_decision_each(saver: KeelSaver, face: str) -> None:
     asking = Asking(paying())
     builder = StateGraph(State)
     builder.add_node("pay", asking.node)
@@ -331,7 +337,7 @@ async def test_equal_questions_of_tasks_beside_each_other(saver: KeelSaver, face
     assert len(asking.got) == 3
 
 
-async def test_questions_that_a_node_asks_at_once(saver: KeelSaver) -> None:
+async def test_concurrent_questions_of_a_node_get_their_own_decisions(saver: KeelSaver) -> None:
     async def at_once(state: Any) -> Any:
         decisions = await asyncio.gather(*[arequest_approval("pay", number) for number in range(4)])
         return {"said": [decision.kind for decision in decisions]}
@@ -344,7 +350,7 @@ async def test_questions_that_a_node_asks_at_once(saver: KeelSaver) -> None:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("scope", ["thread", "shared"])
-async def test_a_kept_result_is_no_approval(saver: KeelSaver, face: str, scope: Any) -> None:
+async def test_a_cached_result_does_not_replace_an_approval(saver: KeelSaver, face: str, scope: Any) -> None:
     """The tool asks again in the next turn, whichever question interrupted the graph."""
     acted: list[Any] = []
     tools = [by_request("transfer", acted), by_request("email", acted)]
@@ -356,7 +362,7 @@ async def test_a_kept_result_is_no_approval(saver: KeelSaver, face: str, scope: 
     assert [name for name, _ in acted] == ["email", "email"]
 
 
-def test_one_saver_knows_its_own_threads_only() -> None:
+def test_a_decision_applies_to_one_saver_only() -> None:
     with MemorySaver() as first, MemorySaver() as second:
         for saver in (first, second):
             Asking(paying()).graph(saver).invoke({}, thread("t"))

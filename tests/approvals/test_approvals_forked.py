@@ -137,7 +137,7 @@ def refunding(saver: Any) -> tuple[Any, list[int]]:
 @pytest.mark.parametrize("is_decided", [False, True])
 @each_face
 @each_backend
-async def test_a_reviewer_is_told_that_a_fork_has_done_it(
+async def test_a_reviewer_is_warned_of_actions_by_a_fork(
     saver: KeelSaver, backend: str, face: str, is_decided: bool
 ) -> None:
     """The fork's reviewer is warned of refunds by the original or another fork.
@@ -176,7 +176,7 @@ async def test_a_reviewer_is_told_that_a_fork_has_done_it(
 
 
 @each_backend
-async def test_a_name_that_is_used_again_is_of_another_thread(saver: KeelSaver, backend: str) -> None:
+async def test_a_reused_thread_id_is_independent_of_forks_of_the_deleted_thread(saver: KeelSaver, backend: str) -> None:
     """A fork of the deleted thread and the new thread are independent."""
     graph, paid = refunding(saver)
     graph.invoke(hello(), thread("t"))
@@ -202,9 +202,7 @@ async def test_a_name_that_is_used_again_is_of_another_thread(saver: KeelSaver, 
 
 @pytest.mark.parametrize("way", ["edit", "approve"])
 @each_face
-async def test_after_a_rewind_an_edit_holds_for_the_arguments_that_were_run(
-    tmp_path: Path, face: str, way: Any
-) -> None:
+async def test_a_rewind_after_an_edit_asks_again(tmp_path: Path, face: str, way: Any) -> None:
     """The model's question is asked again.
 
     The ledger has the edited call; the model's own call is a different one.

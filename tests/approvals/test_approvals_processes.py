@@ -195,7 +195,7 @@ def world(
 
 
 @pytest.mark.slow
-def test_asked_decided_and_resumed_by_three_processes(world: World) -> None:
+def test_three_processes_ask_decide_and_resume(world: World) -> None:
     threads = {name: story.graph for name, story in STORIES.items()}
     assert [thread for thread, asked in world.live("asked_in", threads).items() if not asked] == []
     time.sleep(EXPIRY)

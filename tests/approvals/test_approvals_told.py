@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
@@ -39,7 +40,7 @@ def compiled(saver: KeelSaver, node: Any) -> Any:
 
 
 @pytest.mark.parametrize("args", ["LH 2", ["LH 2"], 7, None])
-def test_edited_arguments_keep_their_shape(args: Any) -> None:
+def test_an_edit_must_be_a_dict_of_all_arguments(args: Any) -> None:
     with MemorySaver() as saver:
         compiled(saver, Price().book).invoke(START_STATE, CONFIG)
         (request,) = saver.approvals.pending()
@@ -48,7 +49,7 @@ def test_edited_arguments_keep_their_shape(args: Any) -> None:
         assert saver.approvals.get(request.id).status == "waiting"
 
 
-def test_a_question_that_is_asked_anew_says_what_was_decided_before() -> None:
+def test_a_repeated_question_carries_the_earlier_decision() -> None:
     price = Price()
     with MemorySaver() as saver:
         graph = compiled(saver, price.book)
@@ -64,7 +65,7 @@ def test_a_question_that_is_asked_anew_says_what_was_decided_before() -> None:
     assert (earlier["reason"], earlier["args"]) == ("earlier", {"flight": "LH 2"})
 
 
-def test_the_trail_says_what_was_asked() -> None:
+def test_the_audit_trail_contains_the_question() -> None:
     with MemorySaver() as saver:
         compiled(saver, Price().book).invoke(START_STATE, CONFIG)
         for thread, question in (("u", "Which colour?"), ("v", "Delete the backups?")):
@@ -76,16 +77,55 @@ def test_the_trail_says_what_was_asked() -> None:
     assert contents[1]["args_hash"] != contents[2]["args_hash"]
 
 
-def test_a_thread_that_is_not_there_is_not_one_that_waits_for_nobody() -> None:
+def test_resume_distinguishes_a_missing_thread_from_an_idle_thread() -> None:
     with MemorySaver() as saver:
         with pytest.raises(NotFound, match="there is no thread 'u'"):
             saver.approvals.resume("u")
         compiled(saver, lambda _: {"told": "done"}).invoke(START_STATE, CONFIG)
-        with pytest.raises(NotFound, match="it waits for nobody"):
+        with pytest.raises(NotFound, match=r"it has no open question, and `saver.status..t..` reports its next step"):
             saver.approvals.resume("t")
 
 
-def test_only_questions_take_more_round_trips() -> None:
+def test_a_resume_value_that_decides_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with MemorySaver() as saver:
+        graph = compiled(saver, Price().book)
+        graph.invoke(START_STATE, CONFIG)
+        graph.invoke(None, CONFIG)
+        assert not caplog.records  # it asks again
+        (request,) = saver.approvals.pending()
+        for number in (1, 2):
+            assert "__interrupt__" in graph.invoke(Command(resume=True), CONFIG)
+            assert len(caplog.messages) == number
+        assert f"`keel approve {request.id} --by NAME`" in caplog.text
+        assert "On Friday" not in caplog.text
+        caplog.clear()
+        saver.approvals.approve(request.id, by="ann")
+        assert graph.invoke(Command(resume=True), CONFIG)["told"].by == "ann"
+        assert not caplog.records
+
+
+def test_message_text_is_accepted_as_plain_data() -> None:
+    """`message.text` is of a subclass of `str`."""
+    said = HumanMessage("LH 1").text
+    assert type(said) is not str
+    with MemorySaver() as saver:
+        graph = compiled(saver, lambda _: {"told": request_approval("book", {"to": said}, facts={said: said}).args})
+        graph.invoke(START_STATE, CONFIG)
+        (request,) = saver.approvals.pending()
+        assert (request.args, request.facts) == ({"to": "LH 1"}, {"LH 1": "LH 1"})
+        saver.approvals.approve(request.id, by="ann")
+        assert graph.invoke(saver.approvals.resume("t"), CONFIG) == {"told": {"to": "LH 1"}}
+
+
+def test_message_text_is_shown_without_quotes() -> None:
+    asked = {"action_request": {"action": "book", "args": {"to": HumanMessage("LH 1").text}}, "config": {}}
+    with MemorySaver() as saver:
+        compiled(saver, lambda _: {"told": interrupt(asked)}).invoke(START_STATE, CONFIG)
+        (request,) = saver.approvals.pending()
+    assert request.value["action_request"]["args"] == {"to": "LH 1"}
+
+
+def test_only_questions_take_extra_round_trips() -> None:
     """Ordinary steps take one round trip for each verb; a question takes a few more."""
     counter = Counter()
     with MemorySaver() as plain:
@@ -100,7 +140,7 @@ def test_only_questions_take_more_round_trips() -> None:
         assert counter.taken() <= 12
 
 
-def test_the_name_of_an_action_does_not_move_the_cursor() -> None:
+def test_control_characters_in_an_action_name_are_escaped() -> None:
     """Reviewers decide by the output of `print(saver.approvals.pending())`."""
     name = "delete everything\r\x1b[2K<approval 1 of thread 't': read_only"
     with MemorySaver() as saver:
@@ -112,7 +152,7 @@ def test_the_name_of_an_action_does_not_move_the_cursor() -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @pytest.mark.parametrize("is_decided", [False, True])
-def test_new_input_that_drops_a_question_is_told_once(
+def test_new_input_that_drops_a_question_is_logged_once(
     kind: str, is_decided: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """LangGraph allows such input, so it is not refused.
@@ -136,7 +176,7 @@ def test_new_input_that_drops_a_question_is_told_once(
         assert "saver.approvals.resume('t')" in told
 
 
-def test_an_answer_drops_nothing_and_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answered_question_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     with MemorySaver() as saver:
         graph = compiled(saver, lambda _: {"told": interrupt("who?")})
         graph.invoke(START_STATE, CONFIG)
@@ -149,7 +189,7 @@ def test_an_answer_drops_nothing_and_is_not_told_of(caplog: pytest.LogCaptureFix
     assert caplog.messages == []
 
 
-def test_an_answer_to_nothing_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_to_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """It has no effect, and its sender believes that it has arrived."""
     with MemorySaver() as saver:
         graph = compiled(saver, lambda _: {"told": "done"})
@@ -168,7 +208,7 @@ def sends(state: State) -> Any:
 @pytest.mark.parametrize("durability", ["sync", "async"])
 @pytest.mark.parametrize("face", ["sync", "async"])
 @pytest.mark.parametrize("edge", ["to a node", "a send", "a join"])
-async def test_new_input_that_drops_the_rest_of_a_turn_is_told(
+async def test_new_input_that_drops_the_rest_of_a_turn_is_logged(
     edge: str, face: str, durability: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     ends: list[BaseException] = []
@@ -212,7 +252,7 @@ async def test_new_input_that_drops_the_rest_of_a_turn_is_told(
         assert len(caplog.messages) == 1
 
 
-def test_an_input_that_never_ran_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_new_input_that_drops_an_unprocessed_input_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with MemorySaver() as saver:
         graph = compiled(saver, lambda _: {"told": "a"})
         stream = graph.stream(START_STATE, CONFIG, stream_mode="checkpoints", durability="sync")

@@ -40,7 +40,7 @@ PAGE = 200
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
-def test_a_chain_grows(trail: Trail, face: str) -> None:
+def test_appended_events_form_a_verified_chain(trail: Trail, face: str) -> None:
     trail = Trail(trail.saver, face)
     assert trail.verify().head == f"0:{BEGIN}"
     assert trail.events() == []
@@ -63,7 +63,7 @@ def test_a_chain_grows(trail: Trail, face: str) -> None:
 STORY = [("asked", "t"), ("asked", "u"), ("x", "t")]
 
 
-def test_pages(memory: Trail) -> None:
+def test_events_are_listed_and_verified_in_pages(memory: Trail) -> None:
     memory.append_all("me", 2 * PAGE)
     assert memory.verify().events == 2 * PAGE
     memory.append()
@@ -88,7 +88,7 @@ def test_the_hashes_can_be_computed_without_keel(memory: Trail) -> None:
         assert link.hash == sha256(said.encode()).hexdigest()
 
 
-def test_how_many_trips_it_takes(trail: Trail) -> None:
+def test_round_trips_of_audit_operations(trail: Trail) -> None:
     counter = Counter()
     counted = Trail(with_tap(trail.saver, counter))
     taken = []
@@ -101,7 +101,7 @@ def test_how_many_trips_it_takes(trail: Trail) -> None:
 @pytest.mark.parametrize(
     "content", [{"x": object()}, {"x": float("nan")}, {"x": {1, 2}}, {"x": b""}, {"x": {(1, 2): 3}}]
 )
-def test_what_json_cannot_hold_is_refused(memory: Trail, content: Any) -> None:
+def test_content_that_is_not_json_is_refused(memory: Trail, content: Any) -> None:
     with pytest.raises(InvalidInput, match="JSON"):
         memory.append(**content)
     assert (memory.events(), memory.cells(CONTENTS)) == ([], {})
@@ -111,7 +111,7 @@ class Kind(StrEnum):
     APPROVED = "approved"
 
 
-def test_an_enumeration_is_stored_as_its_text(memory: Trail) -> None:
+def test_an_enum_kind_is_stored_as_text(memory: Trail) -> None:
     memory.append(Kind.APPROVED)
     memory.append()
     assert type(memory.events()[0].kind) is str
@@ -119,12 +119,12 @@ def test_an_enumeration_is_stored_as_its_text(memory: Trail) -> None:
 
 
 @pytest.mark.parametrize(("after", "limit"), [(-1, 1), (0, 0)])
-def test_pages_that_cannot_be_meant(memory: Trail, after: int, limit: int) -> None:
+def test_invalid_pages_are_refused(memory: Trail, after: int, limit: int) -> None:
     with pytest.raises(InvalidInput, match="limit"):
         memory.events(after, limit)
 
 
-def test_append_takes_what_it_is_given_at_once(memory: Trail) -> None:
+def test_append_copies_its_content_immediately(memory: Trail) -> None:
     content = {"args": [1]}
     plan = append(memory.session, "t", AT, "asked", content)
     reply = memory.begin(plan)
@@ -169,7 +169,7 @@ def test_processes_racing_make_one_chain(place: Place) -> None:
     place.check()
 
 
-def test_a_directory_that_is_listed_while_it_grows(tmp_path: Path) -> None:
+def test_a_trail_is_verified_while_another_process_appends(tmp_path: Path) -> None:
     with files_place(tmp_path).open() as one, files_place(tmp_path).open() as other:
         one.setup()
         with ThreadPoolExecutor(1) as pool:
@@ -180,7 +180,7 @@ def test_a_directory_that_is_listed_while_it_grows(tmp_path: Path) -> None:
         assert Trail(other).verify().events == 150
 
 
-def test_a_crash_at_any_moment_leaves_a_chain_that_goes_on(trail: Trail) -> None:
+def test_a_chain_continues_after_a_crash_at_any_request(trail: Trail) -> None:
     trail.append()
     requests, is_over = 0, False
     while not is_over:
@@ -196,7 +196,7 @@ def test_a_crash_at_any_moment_leaves_a_chain_that_goes_on(trail: Trail) -> None
 
 
 @pytest.mark.parametrize("requests", range(5))
-def test_a_crash_at_any_moment_of_the_first_append(trail: Trail, requests: int) -> None:
+def test_a_chain_begins_after_a_crash_at_any_request_of_the_first_append(trail: Trail, requests: int) -> None:
     assert not trail.crash(requests)
     assert trail.problem() == ""
     is_there = requests == 4
@@ -205,7 +205,7 @@ def test_a_crash_at_any_moment_of_the_first_append(trail: Trail, requests: int) 
     assert (trail.verify().problems, trail.verify().removed) == ((), 0)
 
 
-def test_a_rival_that_did_not_move_the_head_is_found(trail: Trail) -> None:
+def test_an_append_finds_links_beyond_a_stale_head(trail: Trail) -> None:
     trail.append()
     assert not trail.crash(3)
     assert trail.fields(trail.cells(HEADS)[HEAD])[0] == 1
@@ -213,7 +213,7 @@ def test_a_rival_that_did_not_move_the_head_is_found(trail: Trail) -> None:
     assert trail.fields(trail.cells(HEADS)[HEAD]) == [3, trail.link(3).hash]
 
 
-def test_whoever_was_slower_moves_the_head_on(trail: Trail) -> None:
+def test_the_slower_of_two_appends_advances_the_head(trail: Trail) -> None:
     trail.append()
     slow = trail.appending()
     head = trail.begin(slow)
@@ -222,7 +222,7 @@ def test_whoever_was_slower_moves_the_head_on(trail: Trail) -> None:
     assert trail.fields(trail.cells(HEADS)[HEAD]) == [3, trail.link(3).hash]
 
 
-def test_a_head_that_is_far_behind(memory: Trail) -> None:
+def test_an_append_catches_up_with_a_head_several_pages_behind(memory: Trail) -> None:
     memory.append()
     (head,) = memory.cells(HEADS).values()
     memory.append_all("me", 2 * PAGE + 5)
@@ -231,7 +231,7 @@ def test_a_head_that_is_far_behind(memory: Trail) -> None:
     assert memory.problem() == ""
 
 
-def test_a_check_while_the_trail_begins(trail: Trail) -> None:
+def test_verify_succeeds_while_the_first_event_is_appended(trail: Trail) -> None:
     plan = verify(trail.session)
     no_head = trail.begin(plan)
     trail.append()
@@ -256,7 +256,7 @@ class Blinking(MemoryStore):
         return [pair for pair in page if pair[0] not in unseen]
 
 
-def test_links_that_a_listing_has_not_seen_yet_are_not_missing(memory: Trail) -> None:
+def test_links_newer_than_a_listing_are_not_reported_missing(memory: Trail) -> None:
     memory.append_all("me", 3)
     (head,) = memory.cells(HEADS).values()
     memory.append_all("me", 2)
@@ -302,7 +302,7 @@ def check_stories(trail: Trail, threads: Sequence[str]) -> None:
 
 @pytest.mark.parametrize("way", ["consume", "end"])
 @pytest.mark.parametrize("dies", [True, False])
-def test_a_change_is_told_once_though_somebody_else_goes_on(trail: Trail, way: str, *, dies: bool) -> None:
+def test_a_decision_is_recorded_once_when_another_process_continues(trail: Trail, way: str, *, dies: bool) -> None:
     """The decider may be at any request of its append when another process continues.
 
     Then it dies, or completes.
@@ -331,7 +331,7 @@ def test_a_change_is_told_once_though_somebody_else_goes_on(trail: Trail, way: s
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(st.integers(0, 2)))
-def test_three_tell_of_one_request_at_once(turns: list[int]) -> None:
+def test_three_concurrent_writers_record_a_request_once(turns: list[int]) -> None:
     """Their requests to the store may come in any order."""
     with MemorySaver() as saver:
         trail = Trail(saver)
@@ -352,7 +352,7 @@ def test_three_tell_of_one_request_at_once(turns: list[int]) -> None:
         check_stories(trail, ["t"])
 
 
-def test_whoever_cannot_read_the_chain_does_not_go_on_with_it(tmp_path: Path) -> None:
+def test_a_writer_that_cannot_read_the_chain_does_not_extend_it(tmp_path: Path) -> None:
     with files_place(tmp_path).open(serde=JsonPlusSerializer()) as theirs, files_place(tmp_path).open() as ours:
         Trail(theirs).append()
         with pytest.raises(CorruptStore, match=r"event 1 .*another serializer"):
@@ -364,7 +364,7 @@ def test_whoever_cannot_read_the_chain_does_not_go_on_with_it(tmp_path: Path) ->
 # -- threads come and go -----------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_thread_takes_contents_along(trail: Trail) -> None:
+def test_deleting_a_thread_removes_the_contents_of_its_events(trail: Trail) -> None:
     for thread in ("t", "u", "t", "u"):
         trail.append("asked", thread, secret=f"of {thread}")
     salts = [trail.fields(cell)[0] for cell in trail.cells(CONTENTS).values() if cell.origin == "t"]
@@ -382,7 +382,7 @@ def test_a_deleted_thread_takes_contents_along(trail: Trail) -> None:
     assert (trail.verify().removed, trail.verify().problems) == (2, ())
 
 
-def test_what_a_crash_has_left_goes_with_its_thread(trail: Trail) -> None:
+def test_deleting_a_thread_removes_contents_orphaned_by_a_crash(trail: Trail) -> None:
     assert not trail.crash(3)
     assert (len(trail.cells(CONTENTS)), trail.events()) == (1, [])
     trail.saver.delete_thread("t")

@@ -101,7 +101,7 @@ TAMPERED: dict[str, tuple[Callable[[Trail], Any], str]] = {
 
 
 @pytest.mark.parametrize("how", TAMPERED)
-def test_what_anybody_has_changed_is_named(trail: Trail, how: str) -> None:
+def test_verify_names_each_kind_of_tampering(trail: Trail, how: str) -> None:
     trail.append_all("me", 5)
     assert trail.problem() == ""
     tamper, named = TAMPERED[how]
@@ -111,14 +111,14 @@ def test_what_anybody_has_changed_is_named(trail: Trail, how: str) -> None:
     assert re.search(named, said), said
 
 
-def test_what_is_appended_later_hides_nothing(trail: Trail) -> None:
+def test_later_events_do_not_hide_missing_ones(trail: Trail) -> None:
     trail.append_all("me", 5)
     cut_off(trail)
     assert trail.append() == 6
     assert trail.problem() == "events 4 to 5 are missing"
 
 
-def test_a_head_that_is_lost_is_made_anew(trail: Trail) -> None:
+def test_a_lost_or_invalid_head_is_rebuilt(trail: Trail) -> None:
     trail.append_all("me", 3)
     trail.put_head("x")
     assert trail.append() == 4
@@ -140,7 +140,7 @@ def made_anew(trail: Trail) -> None:
     trail.put_head(number, previous)
 
 
-def test_only_an_anchor_tells_a_trail_that_was_made_anew(trail: Trail) -> None:
+def test_only_a_noted_head_reveals_a_rewritten_trail(trail: Trail) -> None:
     trail.append_all("me", 5)
     noted = [trail.verify().head, f"2:{trail.link(2).hash}", f"1:{trail.link(1).hash}"]
     assert [trail.problem(each) for each in noted] == ["", "", ""]
@@ -157,7 +157,7 @@ def test_only_an_anchor_tells_a_trail_that_was_made_anew(trail: Trail) -> None:
 
 
 @pytest.mark.parametrize("noted", ["", "5", "x:" + "0" * 64, "5:abc", f"5:{'0' * 64} "])
-def test_what_no_anchor_can_be(memory: Trail, noted: str) -> None:
+def test_invalid_anchors_are_refused(memory: Trail, noted: str) -> None:
     with pytest.raises(InvalidInput, match="number and hash"):
         memory.verify(noted)
 
@@ -177,7 +177,7 @@ def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
 @pytest.mark.slow
 @given(data=st.data(), count=st.integers(1, 6))
 @settings(max_examples=examples(300), deadline=None)
-def test_no_single_change_goes_unseen(data: st.DataObject, count: int) -> None:
+def test_verify_detects_any_single_change(data: st.DataObject, count: int) -> None:
     with MemorySaver() as saver:
         trail = Trail(saver)
         trail.append_all("me", count)

@@ -241,7 +241,7 @@ def world(saver: KeelSaver, durability: str) -> World:
 
 
 @each_way
-async def test_the_next_message_is_answered(world: World, stop: Way) -> None:
+async def test_the_next_message_is_answered_after_a_cancellation(world: World, stop: Way) -> None:
     await stop(world)
     world.hold.is_left = True
     asked = await world.agraph.ainvoke({"a": ["u1"]}, CONFIG, durability=world.durability)
@@ -251,7 +251,7 @@ async def test_the_next_message_is_answered(world: World, stop: Way) -> None:
 
 
 @each_way
-async def test_the_state_may_be_updated(world: World, stop: Way) -> None:
+async def test_the_state_can_be_updated_after_a_cancellation(world: World, stop: Way) -> None:
     await stop(world)
     world.hold.is_left = True
     await world.agraph.aupdate_state(CONFIG, {"a": ["stopped"]}, as_node="second")
@@ -259,7 +259,7 @@ async def test_the_state_may_be_updated(world: World, stop: Way) -> None:
 
 
 @pytest.mark.parametrize("durability", ["async", "exit"])
-def test_a_sync_stream_that_is_closed(world: World) -> None:
+def test_a_closed_sync_stream_does_not_block_its_thread(world: World) -> None:
     stream: Any = world.graph.stream({"a": ["u0"]}, CONFIG, durability=world.durability, stream_mode="custom")
     assert next(stream) == "in the second step"
     closing = Thread(target=stream.close)
@@ -273,7 +273,7 @@ def test_a_sync_stream_that_is_closed(world: World) -> None:
 
 
 @pytest.mark.parametrize("durability", ["async", "exit"])
-async def test_its_turn_is_over_when_all_is_stored(place: Place, durability: str) -> None:
+async def test_a_cancelled_run_ends_its_turn_when_all_writes_are_stored(place: Place, durability: str) -> None:
     """Otherwise a run that waits its turn elsewhere would start too early."""
     with place.open(on_busy="wait") as saver, place.open(on_busy="wait") as other:
         world = World(saver, durability)
@@ -289,7 +289,7 @@ async def test_its_turn_is_over_when_all_is_stored(place: Place, durability: str
 
 @pytest.mark.parametrize("durability", ["async"])
 @pytest.mark.parametrize("thread_id", [["a", "b"], ("a",), {"a": 1}, 1.5, True], ids=repr)
-async def test_a_thread_is_named_by_text(world: World, thread_id: Any) -> None:
+async def test_a_thread_id_must_be_text(world: World, thread_id: Any) -> None:
     """LangGraph converts any thread id to text."""
     config: Any = {"configurable": {"thread_id": thread_id}}
     with pytest.raises(InvalidConfig, match="thread_id must be a str"):

@@ -82,7 +82,7 @@ def live_run(place: Place) -> Iterator[None]:
             os.close(each)
 
 
-def test_a_live_run_acts_once_whatever_clocks_say(place: Place) -> None:
+def test_a_live_run_acts_once_under_any_clock_skew(place: Place) -> None:
     """Neither single runs nor a worker that polls once can resume the thread."""
     ran: list[Any] = []
 
@@ -132,7 +132,7 @@ def test_a_renewal_always_changes_the_claim() -> None:
 # -- a run that is dead ------------------------------------------------------------------------------------------------
 
 
-def test_a_dead_run_holds_its_thread_for_a_lease_whatever_its_clock_said(place: Place) -> None:
+def test_a_dead_run_holds_its_thread_for_one_lease_under_any_clock_skew(place: Place) -> None:
     """A single run measures that lease on its own clock.
 
     It waits no less, and at most a few polls of one second more.
@@ -154,7 +154,7 @@ def test_a_dead_run_holds_its_thread_for_a_lease_whatever_its_clock_said(place: 
     assert all(LEASE / 1000 <= seconds <= LEASE / 1000 + 5 for seconds in waited), waited
 
 
-def test_what_one_process_has_seen_it_need_not_watch_again(place: Place) -> None:
+def test_a_process_remembers_how_long_it_has_observed_a_claim(place: Place) -> None:
     with opened(place) as saver:
         graph, seconds = asked(saver, book, config=config_of("t")), [0.0]
         runs_of(saver).timer = lambda: seconds[0]
@@ -165,7 +165,7 @@ def test_what_one_process_has_seen_it_need_not_watch_again(place: Place) -> None
         assert graph.invoke(ANSWER, config_of("t")) == {"answer": "yes"}
 
 
-def test_a_worker_that_looks_once_goes_on_after_dead_runs(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_polls_once_resumes_threads_of_dead_runs(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     names = [str(skew) for skew in SKEWS]
     with opened(place, lease=600) as saver:
         for name, skew in zip(names, SKEWS, strict=True):
@@ -180,7 +180,7 @@ def test_a_worker_that_looks_once_goes_on_after_dead_runs(place: Place, caplog: 
     assert "a run on elsewhere claimed it at 2026-01-01" in told  # and the others were observed concurrently
 
 
-def test_a_run_that_asks_takes_over_from_a_dead_one(place: Place) -> None:
+def test_a_run_that_asks_takes_over_the_claim_of_a_dead_run(place: Place) -> None:
     """Otherwise a later resume would take over, and run other tasks of its step again."""
     with opened(place, lease=600) as saver:
         graph = asked(saver, book, config=config_of("t"))
@@ -200,7 +200,7 @@ class Away(Hook):
 
 
 @pytest.mark.parametrize("skew", [3600, -3600])
-def test_what_a_dead_run_has_asked_in_vain_is_closed_by_who_decides(place: Place, skew: int) -> None:
+def test_deciding_closes_an_unstored_question_of_a_dead_run(place: Place, skew: int) -> None:
     def think(state: State) -> State:
         return {}
 

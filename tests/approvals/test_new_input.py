@@ -69,7 +69,7 @@ class Agent:
 @each_face
 @pytest.mark.parametrize("on_busy", BUSY)
 @pytest.mark.parametrize("does", ["asks", "fails", "is stopped before", "is sent to"])
-async def test_new_input_for_what_has_steps_left_is_refused(
+async def test_new_input_for_an_unfinished_thread_is_refused(
     saver: KeelSaver, face: str, does: str, on_busy: str
 ) -> None:
     saver = refusing(saver, on_busy)
@@ -91,7 +91,7 @@ async def test_new_input_for_what_has_steps_left_is_refused(
     assert log[:3] == ["a", "yes" if does == "asks" else "acted", "b"]
 
 
-def test_other_ways_on_are_open(saver: KeelSaver) -> None:
+def test_forks_and_updates_of_an_unfinished_thread_are_allowed(saver: KeelSaver) -> None:
     """Input at an older checkpoint forks; `update_state` is the program's decision."""
     saver = refusing(saver)
     agent = Agent(saver, "asks")
@@ -103,7 +103,7 @@ def test_other_ways_on_are_open(saver: KeelSaver) -> None:
     assert agent.graph.invoke(hello("c"), CONFIG)["log"][-2:] == ["c", "acted"]
 
 
-def test_the_functional_api_is_told_too() -> None:
+def test_new_input_for_an_unfinished_entrypoint_is_refused() -> None:
     saver = MemorySaver(on_unfinished="refuse")
 
     @entrypoint(checkpointer=saver)
@@ -119,7 +119,7 @@ def test_the_functional_api_is_told_too() -> None:
 
 
 @each_face
-async def test_a_message_that_waits_is_refused_if_the_turn_before_it_asks(saver: KeelSaver, face: str) -> None:
+async def test_a_queued_message_is_refused_if_the_turn_before_it_asks(saver: KeelSaver, face: str) -> None:
     saver = refusing(saver)
     chat = Chat(saver)
     graph: Any = (
@@ -143,7 +143,7 @@ async def test_a_message_that_waits_is_refused_if_the_turn_before_it_asks(saver:
 
 
 @each_face
-def test_a_message_that_waits_is_refused_if_the_turn_before_it_is_killed(place: Place, face: str) -> None:
+def test_a_queued_message_is_refused_if_the_turn_before_it_is_killed(place: Place, face: str) -> None:
     """The thread stays unfinished; the message may come after its remaining steps."""
     reading, writing = os.pipe()
     holder = forked(think_for_ever, place, writing)
@@ -173,7 +173,7 @@ def test_a_message_that_waits_is_refused_if_the_turn_before_it_is_killed(place: 
 
 
 @pytest.mark.parametrize("on_busy", BUSY)
-def test_it_costs_no_trip(saver: KeelSaver, on_busy: str) -> None:
+def test_refusing_new_input_takes_no_extra_trip(saver: KeelSaver, on_busy: str) -> None:
     trips = []
     for number, on_unfinished in enumerate(("drop", "refuse")):
         counter = Counter()
@@ -186,7 +186,7 @@ def test_it_costs_no_trip(saver: KeelSaver, on_busy: str) -> None:
     assert trips[0] == trips[1]
 
 
-def test_a_replay_gives_what_was_given() -> None:
+def test_a_replay_may_repeat_input_that_dropped_a_question() -> None:
     """In the original, new input had dropped a question, while this was still allowed."""
     saver = MemorySaver()
     agent = Agent(saver, "asks")
@@ -196,6 +196,6 @@ def test_a_replay_gives_what_was_given() -> None:
 
 
 @pytest.mark.parametrize("value", ["no", None, True])
-def test_what_is_no_option_is_refused(value: Any) -> None:
+def test_invalid_values_of_on_unfinished_are_refused(value: Any) -> None:
     with pytest.raises(InvalidInput):
         MemorySaver(on_unfinished=value)

@@ -64,7 +64,7 @@ async def test_an_answered_question_is_not_open(saver: KeelSaver, face: str) -> 
 
 @each_face
 @pytest.mark.parametrize("is_nested", [False, True])
-async def test_an_answer_that_is_stored_is_not_open(saver: KeelSaver, face: str, is_nested: bool) -> None:
+async def test_a_question_whose_answer_is_stored_is_not_open(saver: KeelSaver, face: str, is_nested: bool) -> None:
     node = Paying()
     graph: Any = graph_of(saver, ("pay", node))
     if is_nested:
@@ -84,7 +84,7 @@ async def test_an_answer_that_is_stored_is_not_open(saver: KeelSaver, face: str,
 
 
 @each_face
-async def test_the_trail_does_not_name_a_reviewer_for_an_answer_of_a_program(saver: KeelSaver, face: str) -> None:
+async def test_a_decision_is_superseded_by_a_plain_answer_of_the_program(saver: KeelSaver, face: str) -> None:
     graph = graph_of(saver, ("ask", lambda state: {"said": [interrupt("sure?")]}))
     await run(graph, face, {}, T)
     (request,) = await saver.approvals.apending("t")
@@ -123,7 +123,7 @@ async def test_an_edit_must_fit_the_request(saver: KeelSaver, face: str, args: A
 
 @each_face
 @pytest.mark.parametrize("is_keel", [True, False])
-async def test_a_decision_that_fails_is_taken_back(saver: KeelSaver, face: str, is_keel: bool) -> None:
+async def test_a_decision_whose_task_failed_can_be_revised(saver: KeelSaver, face: str, is_keel: bool) -> None:
     got: list[Any] = []
 
     def act(state: Any) -> Any:
@@ -158,7 +158,7 @@ async def test_a_decision_that_fails_is_taken_back(saver: KeelSaver, face: str, 
 
 
 @each_face
-async def test_a_second_click_raises_nothing(saver: KeelSaver, face: str) -> None:
+async def test_a_second_equal_click_returns_none(saver: KeelSaver, face: str) -> None:
     graph = Asking(paying()).graph(saver)
     await run(graph, "ainvoke", {}, T)
     (request,) = await saver.approvals.apending("t")
@@ -171,7 +171,7 @@ async def test_a_second_click_raises_nothing(saver: KeelSaver, face: str) -> Non
         await saver.approvals.adecide(request.id, Decision("reject", "bob"))
 
 
-def test_an_answer_that_was_taken_first_is_not_reported_as_dropped(saver: KeelSaver, caplog: Any) -> None:
+def test_an_answer_used_before_it_is_stored_is_not_reported_as_dropped(saver: KeelSaver, caplog: Any) -> None:
     """The writes of a task may be stored before the answer that it has received."""
     graph = graph_of(saver, ("ask", lambda state: {"said": [interrupt("name?")]}))
     graph.invoke({}, T)
@@ -200,7 +200,7 @@ class Failing:
 
 
 @each_face
-async def test_a_decision_that_a_failed_task_has_not_reached_is_not_consumed(saver: KeelSaver, face: str) -> None:
+async def test_a_decision_not_reached_by_a_failed_task_is_not_consumed(saver: KeelSaver, face: str) -> None:
     node = Failing()
     graph = graph_of(saver, ("ask", node))
     await run(graph, face, {}, T)
@@ -216,7 +216,7 @@ async def test_a_decision_that_a_failed_task_has_not_reached_is_not_consumed(sav
 
 
 @each_face
-async def test_a_task_that_asks_again_after_it_failed_is_decided_and_not_failed(saver: KeelSaver, face: str) -> None:
+async def test_a_failed_task_that_asked_again_is_reported_as_decided(saver: KeelSaver, face: str) -> None:
     node = Failing()
     graph = graph_of(saver, ("ask", node))
     await run(graph, face, {}, T)
@@ -247,7 +247,7 @@ async def test_a_decision_of_a_finished_task_in_a_subgraph_is_not_delivered_agai
 
 
 @each_face
-async def test_a_decision_that_is_taken_back_after_its_time_has_expired(saver: KeelSaver, face: str) -> None:
+async def test_a_decision_revised_after_its_deadline_is_expired(saver: KeelSaver, face: str) -> None:
     passed = timedelta()
     session = replace(saver.engine.session, clock=lambda: datetime.now(UTC) + passed)
     saver = with_engine(saver, replace(saver.engine, session=session))
@@ -259,7 +259,7 @@ async def test_a_decision_that_is_taken_back_after_its_time_has_expired(saver: K
     assert await saver.approvals.apending("t") == []
 
 
-def test_a_run_that_is_about_to_give_its_thread_back_has_ended(saver: KeelSaver) -> None:
+def test_a_run_whose_claim_is_not_released_yet_has_ended(saver: KeelSaver) -> None:
     """A separate thread releases the claim of an asynchronous run, perhaps late."""
     graph_of(saver, ("ask", two_questions)).invoke({}, T)
     (request,) = saver.approvals.pending("t")

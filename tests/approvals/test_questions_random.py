@@ -447,7 +447,7 @@ ANSWERED_INSIDE: Any = "subgraph", [3], False, False, [("plain", 0), ("fail", 0)
 @example(ANSWERED_INSIDE)
 @settings(max_examples=int(ASKED) if ASKED else sized(20, 150, 10_000))
 @given(sequences())
-def test_random_sequences_in_memory(sequence: Any) -> None:
+def test_random_sequences_match_the_model_in_memory(sequence: Any) -> None:
     with MemorySaver() as saver:
         play(saver, sequence)
 
@@ -457,6 +457,6 @@ def test_random_sequences_in_memory(sequence: Any) -> None:
 @example(DECIDED_BEFORE)
 @settings(max_examples=int(ASKED) if ASKED else sized(10, 50, 500))
 @given(sequences())
-def test_random_sequences_on_sqlite(sequence: Any) -> None:
+def test_random_sequences_match_the_model_on_sqlite(sequence: Any) -> None:
     with TemporaryDirectory() as directory, SqliteSaver(Path(directory, "keel.db")) as saver:
         play(saver, sequence)

@@ -41,7 +41,7 @@ def now() -> int:
 # -- who has it --------------------------------------------------------------------------------------------------------
 
 
-def test_a_holder_on_another_machine_has_it_until_it_was_not_renewed_for_a_lease(saver: KeelSaver) -> None:
+def test_a_claim_of_another_machine_holds_until_its_lease_expires(saver: KeelSaver) -> None:
     graph, seconds = asked(saver, book), [0.0]
     runs_of(saver).timer = lambda: seconds[0]
     plant(saver, "elsewhere/boot.1/17/4711", until=now() + 20_000)
@@ -53,7 +53,7 @@ def test_a_holder_on_another_machine_has_it_until_it_was_not_renewed_for_a_lease
     assert graph.invoke(ANSWER, CONFIG) == {"answer": "yes"}
 
 
-def test_a_process_of_this_machine_has_it_while_it_lives(place: Place) -> None:
+def test_a_claim_of_this_machine_holds_while_its_process_lives(place: Place) -> None:
     """Its number alone does not identify a process, as a later one may get it."""
     with place.open() as saver:
         graph = asked(saver, book)
@@ -81,7 +81,7 @@ def pay_for_ever(place: Place, pipe: int) -> None:
     graph_of(place.open(), pay).invoke(ANSWER, CONFIG)
 
 
-def test_a_killed_process_has_it_no_longer(place: Place) -> None:
+def test_a_killed_process_loses_its_claim(place: Place) -> None:
     with place.open() as saver:
         held = Held()
         graph = asked(saver, held.pay)
@@ -108,7 +108,7 @@ def is_refused(place: Place) -> None:
         graph_of(saver, book).invoke(ANSWER, CONFIG)
 
 
-def test_a_forked_child_does_not_have_what_its_parent_has(place: Place) -> None:
+def test_a_forked_child_does_not_inherit_the_claim(place: Place) -> None:
     with place.open() as saver:
         held = Held()
         graph = asked(saver, held.pay)
@@ -119,7 +119,7 @@ def test_a_forked_child_does_not_have_what_its_parent_has(place: Place) -> None:
         assert graph.get_state(CONFIG).values == {"answer": "yes"}
 
 
-def test_of_two_tasks_that_ask_at_once_one_claims_and_the_other_waits(saver: KeelSaver) -> None:
+def test_a_task_waits_while_another_task_of_its_run_claims(saver: KeelSaver) -> None:
     """It waits until the questions of a dead run are closed.
 
     A question asked earlier would be closed with them.
@@ -143,7 +143,7 @@ def test_of_two_tasks_that_ask_at_once_one_claims_and_the_other_waits(saver: Kee
     end_run(run)
 
 
-def test_two_savers_on_one_store(place: Place) -> None:
+def test_a_claim_excludes_another_saver_of_the_same_store(place: Place) -> None:
     with place.open() as one, place.open() as two:
         held = Held()
         thread = held.resumed(asked(one, held.pay))
@@ -156,7 +156,7 @@ def test_two_savers_on_one_store(place: Place) -> None:
     assert held.ran == ["yes"]
 
 
-def test_other_threads_of_the_store_are_free(saver: KeelSaver) -> None:
+def test_a_claim_does_not_block_other_threads(saver: KeelSaver) -> None:
     held, other = Held(), {"configurable": {"thread_id": "other"}}
     thread = held.resumed(asked(saver, held.pay))
     assert asked(saver, book, config=other).invoke(ANSWER, other) == {"answer": "yes"}
@@ -164,7 +164,7 @@ def test_other_threads_of_the_store_are_free(saver: KeelSaver) -> None:
     thread.join()
 
 
-def test_a_run_id_of_the_programs_own_may_come_twice(saver: KeelSaver) -> None:
+def test_a_refused_run_with_the_same_run_id_does_not_release_the_claim(saver: KeelSaver) -> None:
     """The end of a run is found by its id.
 
     The end of the refused run must not release the other run's claim.
@@ -188,7 +188,7 @@ def with_lease(saver: KeelSaver, milliseconds: int) -> KeelSaver:
     return with_runs(saver, lease=milliseconds)
 
 
-def test_it_is_renewed_while_a_node_runs(saver: KeelSaver) -> None:
+def test_a_claim_is_renewed_while_a_node_runs(saver: KeelSaver) -> None:
     held = Held()
     thread = held.resumed(asked(with_lease(saver, 3000), held.pay))
     first, ends = claim_of(saver), set[int]()
@@ -207,7 +207,7 @@ def test_it_is_renewed_while_a_node_runs(saver: KeelSaver) -> None:
     assert claim_of(saver) is None
 
 
-def test_one_that_was_lost_is_told_and_not_given_back(saver: KeelSaver, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_claim_is_logged_and_not_released(saver: KeelSaver, caplog: pytest.LogCaptureFixture) -> None:
     held = Held()
     thread = held.resumed(asked(with_lease(saver, 300), held.pay))
     mine = claim_of(saver)
@@ -272,7 +272,7 @@ def raced(place: Place) -> list[tuple[int, int, int, str]]:
 
 
 @pytest.mark.slow
-def test_of_two_processes_one_goes_on(place: Place) -> None:
+def test_only_one_of_two_racing_processes_resumes(place: Place) -> None:
     with place.open() as saver:
         for number in range(ROUNDS):
             asked(saver, pay, config=thread_of(number))

@@ -114,7 +114,7 @@ class Trips:
 
 
 @pytest.mark.parametrize("face", ["invoke", "ainvoke"])
-async def test_a_claim_is_one_trip_more(saver: KeelSaver, face: str) -> None:
+async def test_a_claim_takes_one_extra_trip(saver: KeelSaver, face: str) -> None:
     trips = Trips(saver)
     assert await trips.run(face, {}) == 1
     assert await trips.run(face, {"second": "new input"}) == 1
@@ -124,7 +124,7 @@ async def test_a_claim_is_one_trip_more(saver: KeelSaver, face: str) -> None:
 
 
 @pytest.mark.parametrize("face", ["invoke", "ainvoke"])
-async def test_to_wait_for_a_turn_is_two_trips_more_where_nobody_has_the_thread(saver: KeelSaver, face: str) -> None:
+async def test_waiting_for_a_turn_takes_two_extra_trips_on_a_free_thread(saver: KeelSaver, face: str) -> None:
     trips = Trips(with_runs(saver, on_busy="wait"))
     assert await trips.run(face, {}) == 3
     assert await trips.run(face, {"second": "new input"}) == 3
@@ -157,7 +157,7 @@ def test_a_run_with_new_input_claims_when_it_asks(saver: KeelSaver, all_claimed:
     assert (seen, all_claimed) == ([[]], ["t"])
 
 
-def test_a_saver_that_lets_runs_fork_claims_for_answers_only(claimed: list[str]) -> None:
+def test_a_saver_that_forks_on_conflict_claims_only_for_answers(claimed: list[str]) -> None:
     graph = graph_of(MemorySaver(on_conflict="fork"), book)
     graph.invoke({}, CONFIG)
     graph.invoke(None, CONFIG)
@@ -182,7 +182,9 @@ async def without_callbacks(graph: Any) -> None:
 
 
 @pytest.mark.parametrize("way", [by_batch, by_abatch, by_events, without_callbacks])
-async def test_other_ways_to_run_a_graph_claim_too(claimed: list[str], way: Callable[[Any], Awaitable[None]]) -> None:
+async def test_batch_events_and_runs_without_callbacks_claim_too(
+    claimed: list[str], way: Callable[[Any], Awaitable[None]]
+) -> None:
     graph = graph_of(MemorySaver(), book)
     graph.invoke({}, CONFIG)
     await way(graph)
@@ -240,7 +242,7 @@ async def test_a_graph_in_a_sequence_claims_once(saver: KeelSaver, claimed: list
 
 
 @pytest.mark.parametrize("face", ["invoke", "ainvoke"])
-async def test_the_functional_api(saver: KeelSaver, claimed: list[str], face: str) -> None:
+async def test_an_entrypoint_claims_its_thread_once_per_resume(saver: KeelSaver, claimed: list[str], face: str) -> None:
     @task
     def ask(what: str) -> str:
         answer: str = interrupt(what)
@@ -257,7 +259,7 @@ async def test_the_functional_api(saver: KeelSaver, claimed: list[str], face: st
     assert flow.get_state(CONFIG).values == ["yes", "yes"]
 
 
-def test_a_node_may_answer_another_thread_but_not_its_own(saver: KeelSaver, claimed: list[str]) -> None:
+def test_a_node_can_answer_another_thread_but_not_its_own(saver: KeelSaver, claimed: list[str]) -> None:
     """Answering its own thread is refused immediately."""
     other: Any = {"configurable": {"thread_id": "other"}}
     graph = graph_of(saver, book)
@@ -278,7 +280,7 @@ def test_a_node_may_answer_another_thread_but_not_its_own(saver: KeelSaver, clai
 # -- where nothing can be written --------------------------------------------------------------------------------------
 
 
-def test_a_saver_that_only_reads_claims_nothing(place: Place) -> None:
+def test_a_read_only_saver_claims_nothing(place: Place) -> None:
     with place.open() as saver:
         graph_of(saver, book).invoke({}, CONFIG)
     with place.open(read_only=True) as saver:
@@ -289,7 +291,7 @@ def test_a_saver_that_only_reads_claims_nothing(place: Place) -> None:
         assert claims_hook.held_threads == {}
 
 
-def test_a_saver_that_was_closed_says_so(tmp_path: Path) -> None:
+def test_a_resume_on_a_closed_saver_raises_an_error(tmp_path: Path) -> None:
     with FileSaver(tmp_path) as saver:
         graph = graph_of(saver, book)
         graph.invoke({}, CONFIG)
@@ -298,7 +300,7 @@ def test_a_saver_that_was_closed_says_so(tmp_path: Path) -> None:
     assert claims_hook.held_threads == {}
 
 
-async def test_closing_gives_back_what_async_runs_had(place: Place, claimed: list[str]) -> None:
+async def test_closing_releases_the_claims_of_async_runs(place: Place, claimed: list[str]) -> None:
     async with place.open() as saver:
         graph = graph_of(saver, book)
         await graph.ainvoke({}, CONFIG)

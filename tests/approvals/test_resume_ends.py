@@ -36,7 +36,7 @@ def failing_at_first() -> Callable[[State], State]:
 
 
 @each_face
-async def test_after_its_end(saver: KeelSaver, face: str) -> None:
+async def test_a_finished_run_releases_its_thread(saver: KeelSaver, face: str) -> None:
     graph = await asyncio.to_thread(asked, saver, book, wire)
     for _ in range(2):
         await go_on(face, graph, ANSWER)
@@ -45,7 +45,7 @@ async def test_after_its_end(saver: KeelSaver, face: str) -> None:
 
 
 @each_face
-async def test_after_a_failure(saver: KeelSaver, face: str) -> None:
+async def test_a_failed_run_releases_its_thread(saver: KeelSaver, face: str) -> None:
     """Also while the caller keeps the error, and with it the frames of the run."""
     graph = await asyncio.to_thread(asked, saver, failing_at_first())
     with pytest.raises(Unlucky) as caught:
@@ -56,7 +56,7 @@ async def test_after_a_failure(saver: KeelSaver, face: str) -> None:
     assert caught.value.__traceback__
 
 
-async def test_after_a_cancellation(saver: KeelSaver) -> None:
+async def test_a_cancelled_run_releases_its_thread(saver: KeelSaver) -> None:
     entered, answers = asyncio.Event(), list[str]()
 
     async def pay(state: State) -> State:
@@ -77,7 +77,7 @@ async def test_after_a_cancellation(saver: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize("is_collected", [False, True], ids=["closed", "collected"])
-def test_after_a_stream_that_was_given_up(saver: KeelSaver, is_collected: bool) -> None:
+def test_an_abandoned_stream_releases_its_thread(saver: KeelSaver, is_collected: bool) -> None:
     graph = asked(saver, book, wire)
     stream = graph.stream(ANSWER, CONFIG)
     next(stream)
@@ -92,7 +92,7 @@ def test_after_a_stream_that_was_given_up(saver: KeelSaver, is_collected: bool) 
     assert claim_of(saver) is None
 
 
-async def test_after_an_async_stream_that_was_given_up(saver: KeelSaver) -> None:
+async def test_a_closed_async_stream_releases_its_thread(saver: KeelSaver) -> None:
     graph = await asyncio.to_thread(asked, saver, book, wire)
     stream = graph.astream(ANSWER, CONFIG)
     await anext(stream)
@@ -103,7 +103,7 @@ async def test_after_an_async_stream_that_was_given_up(saver: KeelSaver) -> None
     assert await asyncio.to_thread(claim_of, saver) is None
 
 
-def test_a_stream_that_is_never_read_claims_nothing(saver: KeelSaver) -> None:
+def test_an_unread_stream_claims_nothing(saver: KeelSaver) -> None:
     graph = asked(saver, book)
     stream = graph.stream(ANSWER, CONFIG)
     assert graph.invoke(ANSWER, CONFIG) == {"answer": "yes"}
@@ -112,7 +112,7 @@ def test_a_stream_that_is_never_read_claims_nothing(saver: KeelSaver) -> None:
 
 @each_face
 @pytest.mark.parametrize("lost_reply", [False, True], ids=["not sent", "reply lost"])
-async def test_after_a_claim_that_failed(saver: KeelSaver, face: str, lost_reply: bool) -> None:
+async def test_a_failed_claim_does_not_block_the_thread(saver: KeelSaver, face: str, lost_reply: bool) -> None:
     """The claim may be stored, or its request may still be on its way."""
     await asyncio.to_thread(asked, saver, book)
     with pytest.raises(Injected):
@@ -124,7 +124,7 @@ async def test_after_a_claim_that_failed(saver: KeelSaver, face: str, lost_reply
     assert (await asyncio.to_thread(graph.get_state, CONFIG)).values == {"answer": "yes"}
 
 
-def test_a_claim_that_was_withdrawn_and_arrives_late_is_refused(saver: KeelSaver) -> None:
+def test_a_withdrawn_claim_that_arrives_late_is_refused(saver: KeelSaver) -> None:
     engine = saver.engine
     late = claims.Claim("t", "a" * 32, claims.ClaimRecord(this_holder(), "late", 1, ""))
     request = next(claims.take(engine.session, late, lambda *_: False))
@@ -137,7 +137,7 @@ def test_a_claim_that_was_withdrawn_and_arrives_late_is_refused(saver: KeelSaver
     assert claim_of(saver) is None
 
 
-def test_a_release_that_fails_is_logged(caplog: pytest.LogCaptureFixture, saver: KeelSaver) -> None:
+def test_a_failed_release_is_logged(caplog: pytest.LogCaptureFixture, saver: KeelSaver) -> None:
     """The release is the last action of a run."""
     counter, fault, other = Counter(), Fault(), {"configurable": {"thread_id": "other"}}
     counted = asked(with_tap(saver, counter), book, config=other)

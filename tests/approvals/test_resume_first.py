@@ -25,7 +25,7 @@ class State(TypedDict):
     said: Annotated[list[str], operator.add]
 
 
-def test_a_task_beside_the_question_runs_once(saver: KeelSaver) -> None:
+def test_a_task_parallel_to_a_question_runs_once(saver: KeelSaver) -> None:
     goes_on = Event()
     ran: list[str] = []
 

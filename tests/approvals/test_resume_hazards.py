@@ -79,14 +79,14 @@ async def two_clicks(saver: Any, face: str, by_id: bool) -> tuple[Payment, Any, 
 
 @each_way
 @pytest.mark.parametrize("face", ["invoke", "stream"])
-async def test_two_clicks_pay_twice_on_theirs(theirs: Any, face: str, by_id: bool) -> None:
+async def test_two_clicks_pay_twice_with_langgraphs_savers(theirs: Any, face: str, by_id: bool) -> None:
     payment, _, second = await two_clicks(theirs, face, by_id)
     assert (payment.paid, second) == (["yes", "yes"], None)
 
 
 @each_way
 @pytest.mark.parametrize("face", ["ainvoke", "astream"])
-async def test_two_clicks_pay_twice_on_theirs_async(face: str, by_id: bool) -> None:
+async def test_two_clicks_pay_twice_with_langgraphs_savers_async(face: str, by_id: bool) -> None:
     payment, _, second = await two_clicks(InMemorySaver(), face, by_id)
     assert (payment.paid, second) == (["yes", "yes"], None)
 
@@ -102,7 +102,7 @@ async def test_two_clicks_pay_once(saver: KeelSaver, face: str, by_id: bool) -> 
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_going_on_without_an_answer_is_a_resume_too(saver: KeelSaver, is_first: bool) -> None:
+async def test_a_resume_with_none_is_refused_during_a_run(saver: KeelSaver, is_first: bool) -> None:
     """`invoke(None)` asks again if there is no answer.
 
     During a run with an answer, it would run the step again.
@@ -132,7 +132,7 @@ def refusing(saver: KeelSaver) -> KeelSaver:
 
 
 @each_face
-async def test_a_second_click_answers_the_next_question_on_theirs(face: str) -> None:
+async def test_a_second_click_answers_the_next_question_with_langgraphs_saver(face: str) -> None:
     graph = graph_of(InMemorySaver(), book, wire)
     graph.invoke({}, CONFIG)
     await go_on(face, graph, Command(resume="yes"))
@@ -140,7 +140,7 @@ async def test_a_second_click_answers_the_next_question_on_theirs(face: str) -> 
     assert graph.get_state(CONFIG).values == {"answer": "yes", "second": "yes"}
 
 
-def test_a_second_click_answers_the_next_question_on_their_sqlite(theirs: Any) -> None:
+def test_a_second_click_answers_the_next_question_with_langgraphs_sqlite(theirs: Any) -> None:
     graph = graph_of(theirs, book, wire)
     graph.invoke({}, CONFIG)
     for _ in range(2):
@@ -149,7 +149,7 @@ def test_a_second_click_answers_the_next_question_on_their_sqlite(theirs: Any) -
 
 
 @each_face
-async def test_a_second_click_answers_nothing_by_id(saver: KeelSaver, face: str) -> None:
+async def test_a_second_click_by_interrupt_id_answers_nothing(saver: KeelSaver, face: str) -> None:
     graph = graph_of(refusing(saver), book, wire)
     await asyncio.to_thread(graph.invoke, {}, CONFIG)
     click = await asyncio.to_thread(answer_to, graph, "yes", True)
@@ -161,7 +161,7 @@ async def test_a_second_click_answers_nothing_by_id(saver: KeelSaver, face: str)
 
 @each_face
 @pytest.mark.parametrize("value", ["yes", {"decision": "yes"}, {"0" * 31: "short"}, ["yes"], False])
-async def test_a_click_that_names_no_question_is_refused(face: str, value: Any) -> None:
+async def test_a_resume_without_an_interrupt_id_is_refused(face: str, value: Any) -> None:
     saver = MemorySaver(plain_resume="refuse")
     graph = graph_of(saver, book, wire)
     graph.invoke({}, CONFIG)
@@ -174,7 +174,7 @@ async def test_a_click_that_names_no_question_is_refused(face: str, value: Any) 
     assert graph.get_state(CONFIG).values == {"answer": value}
 
 
-def test_there_are_two_ways_to_take_a_plain_answer() -> None:
+def test_invalid_values_of_plain_resume_are_refused() -> None:
     with pytest.raises(InvalidInput, match="plain_resume"):
         MemorySaver(plain_resume="ask")  # type: ignore[arg-type]
 
@@ -198,7 +198,7 @@ def ask_inside(saver: BaseCheckpointSaver[Any], depth: int) -> Any:
 
 
 @each_face
-async def test_a_restart_answers_the_next_question_of_a_subgraph_on_theirs(face: str) -> None:
+async def test_a_restart_answers_a_subgraphs_next_question_with_langgraphs_saver(face: str) -> None:
     graph = ask_inside(InMemorySaver(), 1)
     await go_on(face, graph, None)
     assert graph.get_state(CONFIG).values == {"answer": "yes", "second": "yes"}
@@ -206,7 +206,7 @@ async def test_a_restart_answers_the_next_question_of_a_subgraph_on_theirs(face:
 
 @each_face
 @pytest.mark.parametrize("depth", [0, 1, 2])
-async def test_a_restart_answers_no_question_of_a_subgraph(saver: KeelSaver, face: str, depth: int) -> None:
+async def test_a_restart_does_not_answer_a_subgraphs_question(saver: KeelSaver, face: str, depth: int) -> None:
     graph = await asyncio.to_thread(ask_inside, saver, depth)
     for _ in range(2):
         await go_on(face, graph, None)
@@ -248,7 +248,7 @@ def strays(saver: Any) -> list[Any]:
     return [write for found in saver.list(CONFIG) for write in found.pending_writes if write[0] == NULL_TASK]
 
 
-def test_a_late_click_approves_the_next_request_on_theirs(theirs: Any) -> None:
+def test_a_late_click_approves_the_next_request_with_langgraphs_savers(theirs: Any) -> None:
     assert late_click(theirs) == "paid 1000000: yes"
 
 
@@ -263,7 +263,7 @@ async def test_a_late_click_approves_nothing_async(saver: KeelSaver) -> None:
     assert asked.value == "pay 1000000?"
 
 
-def test_an_answer_to_nothing_is_not_kept(saver: KeelSaver) -> None:
+def test_an_answer_to_nothing_is_not_stored(saver: KeelSaver) -> None:
     """If the command contains anything else, that part is stored."""
     for each in (saver, InMemorySaver()):
         graph = graph_of(each, book)
@@ -277,7 +277,7 @@ def test_an_answer_to_nothing_is_not_kept(saver: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_an_answer_outlives_a_node_that_fails(saver: KeelSaver, durability: Any) -> None:
+def test_an_answer_survives_a_failed_node(saver: KeelSaver, durability: Any) -> None:
     """A question is answered only once: the failed run is resumed with `None`."""
     ran: list[str] = []
 
@@ -295,7 +295,7 @@ def test_an_answer_outlives_a_node_that_fails(saver: KeelSaver, durability: Any)
     assert ran == ["yes", "yes"]
 
 
-def test_an_answer_takes_one_trip_more(saver: KeelSaver) -> None:
+def test_storing_an_answer_takes_one_extra_trip(saver: KeelSaver) -> None:
     counter = Counter()
     graph = graph_of(saver, book)
     graph.invoke({}, CONFIG)
@@ -331,7 +331,7 @@ def answered_again(saver: Any) -> tuple[list[str], list[str], Any]:
     return ran, sources, graph.get_state(CONFIG).values
 
 
-def test_an_answer_at_an_older_checkpoint_is_not_heard(saver: KeelSaver, theirs: Any) -> None:
+def test_a_new_answer_at_an_older_checkpoint_is_ignored(saver: KeelSaver, theirs: Any) -> None:
     """On both, the node runs again with its earlier answer; the new one is ignored.
 
     To be asked again, fork first.

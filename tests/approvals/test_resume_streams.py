@@ -62,7 +62,9 @@ each_way = pytest.mark.parametrize("leave", [left_by_break, left_by_return, left
 
 @each_way
 @pytest.mark.parametrize("is_kept", [False, True], ids=["dropped", "kept"])
-async def test_an_async_stream(saver: KeelSaver, leave: Way, is_kept: bool) -> None:
+async def test_an_async_stream_abandoned_at_a_question_can_be_answered(
+    saver: KeelSaver, leave: Way, is_kept: bool
+) -> None:
     """The answer may come by a stream that is itself abandoned.
 
     Each turn of a conversation is like that.
@@ -83,7 +85,7 @@ async def test_an_async_stream(saver: KeelSaver, leave: Way, is_kept: bool) -> N
 
 
 @pytest.mark.parametrize("is_kept", [False, True], ids=["dropped", "kept"])
-def test_a_blocking_stream(saver: KeelSaver, is_kept: bool) -> None:
+def test_a_blocking_stream_abandoned_at_a_question_can_be_answered(saver: KeelSaver, is_kept: bool) -> None:
     graph = graph_of(saver, book, wire)
     kept: list[Any] = []
     given: Any
@@ -100,7 +102,7 @@ def test_a_blocking_stream(saver: KeelSaver, is_kept: bool) -> None:
     assert held_threads == {}
 
 
-async def test_one_that_is_read_on_does_nothing_more(saver: KeelSaver) -> None:
+async def test_an_answered_stream_yields_nothing_more(saver: KeelSaver) -> None:
     ran: list[str] = []
 
     def pay(state: State) -> State:
@@ -116,7 +118,7 @@ async def test_one_that_is_read_on_does_nothing_more(saver: KeelSaver) -> None:
     assert (await asyncio.to_thread(graph.get_state, CONFIG)).values == {"answer": "yes"}
 
 
-def test_what_it_would_begin_after_all_is_refused(saver: KeelSaver) -> None:
+def test_a_task_that_an_abandoned_stream_starts_late_is_refused(saver: KeelSaver) -> None:
     """Another task of its step may not have started (`max_concurrency`).
 
     The run that resumed the thread runs it.
@@ -141,7 +143,7 @@ def test_what_it_would_begin_after_all_is_refused(saver: KeelSaver) -> None:
 # -- of two answers, one is taken --------------------------------------------------------------------------------------
 
 
-def test_a_second_answer_is_refused(saver: KeelSaver) -> None:
+def test_a_second_answer_during_the_resume_is_refused(saver: KeelSaver) -> None:
     held = Held()
     graph = graph_of(saver, held.pay)
     stream = graph.stream({}, CONFIG, stream_mode="updates")
@@ -155,7 +157,7 @@ def test_a_second_answer_is_refused(saver: KeelSaver) -> None:
     stream.close()
 
 
-def test_of_two_answers_at_once_one_is_refused(saver: KeelSaver) -> None:
+def test_one_of_two_concurrent_answers_is_refused(saver: KeelSaver) -> None:
     held = Held()
     graph = graph_of(saver, held.pay)
     stream = graph.stream({}, CONFIG, stream_mode="updates")
@@ -180,7 +182,7 @@ def answer_elsewhere(place: Place) -> None:
         assert graph_of(saver, book).invoke(ANSWER, CONFIG) == {"answer": "yes"}
 
 
-def test_another_process_may_answer_after_a_while(place: Place) -> None:
+def test_another_process_can_answer_an_abandoned_stream(place: Place) -> None:
     """The claim would have been renewed twice by then, while the run only asks."""
     with place.open() as opened:
         saver = with_runs(opened, lease=600)
@@ -198,7 +200,7 @@ def test_another_process_may_answer_after_a_while(place: Place) -> None:
 # -- one id for several runs -------------------------------------------------------------------------------------------
 
 
-async def test_two_threads_with_one_run_id(saver: KeelSaver) -> None:
+async def test_runs_of_two_threads_may_share_a_run_id(saver: KeelSaver) -> None:
     """The end of one run releases only its own thread."""
     may_go_on = asyncio.Event()
 

@@ -99,7 +99,7 @@ def answers_to(names: str) -> list[str]:
 
 
 @pytest.mark.parametrize("face", ["invoke", "ainvoke"])
-def test_eight_requests_are_answered_in_the_order_in_which_they_came(saver: KeelSaver, face: str) -> None:
+def test_eight_inputs_are_answered_in_order_of_arrival(saver: KeelSaver, face: str) -> None:
     chat, names = Chat(saver), "abcdefgh"
     threads = []
     for number, who in enumerate(names):
@@ -119,7 +119,7 @@ def test_eight_requests_are_answered_in_the_order_in_which_they_came(saver: Keel
     assert line_of(saver) == ()
 
 
-async def test_in_one_loop_none_keeps_it_waiting(saver: KeelSaver) -> None:
+async def test_queued_runs_of_one_loop_do_not_block_it(saver: KeelSaver) -> None:
     chat, names = Chat(saver, is_held=False), "abcdefgh"
     await asyncio.gather(*(chat.graph.ainvoke({"who": who, "log": [who]}, CONFIG) for who in names))
     log = (await chat.graph.aget_state(CONFIG)).values["log"]
@@ -127,7 +127,7 @@ async def test_in_one_loop_none_keeps_it_waiting(saver: KeelSaver) -> None:
     assert log[1::2] == [f"to {who}" for who in log[::2]]
 
 
-def test_one_that_has_waited_for_too_long_is_told(saver: KeelSaver) -> None:
+def test_a_queued_run_raises_thread_taken_after_its_timeout(saver: KeelSaver) -> None:
     chat = Chat(saver)
     thread = chat.begin("a")
     assert chat.is_in.wait(PATIENCE)
@@ -143,7 +143,7 @@ def test_one_that_has_waited_for_too_long_is_told(saver: KeelSaver) -> None:
     assert (chat.log, line_of(saver)) == (["a", "to a"], ())
 
 
-async def test_one_that_is_cancelled_while_it_waits_lets_the_next_one_in(saver: KeelSaver) -> None:
+async def test_a_cancelled_queued_run_lets_the_next_run_in(saver: KeelSaver) -> None:
     chat = Chat(saver)
     first = chat.begin("a")
     await asyncio.to_thread(chat.is_in.wait, PATIENCE)
@@ -168,7 +168,7 @@ def ask(state: State) -> State:
     return {"log": [interrupt("what?")]}
 
 
-def test_an_answer_does_not_wait(saver: KeelSaver) -> None:
+def test_an_answer_does_not_wait_its_turn(saver: KeelSaver) -> None:
     """If it waited its turn, a second click would be given to the next question."""
     graph: Any = StateGraph(State).add_node(ask).add_edge(START, "ask").compile(checkpointer=saver)
     graph.invoke({}, CONFIG)
@@ -182,7 +182,7 @@ def test_an_answer_does_not_wait(saver: KeelSaver) -> None:
     assert chat.errors == []
 
 
-def test_a_run_of_its_own_nodes_on_the_thread_is_not_waited_for() -> None:
+def test_a_nested_run_on_the_same_thread_does_not_wait() -> None:
     saver = with_runs(MemorySaver(), on_busy="wait", busy_timeout=0.0)
     inner: Any = StateGraph(State).add_node("in", lambda state: {"log": ["in"]}).add_edge(START, "in")
     inner = inner.compile(checkpointer=saver)
@@ -197,12 +197,12 @@ def test_a_run_of_its_own_nodes_on_the_thread_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("options", [{"on_busy": "queue"}, {"busy_timeout": -1}, {"busy_timeout": "long"}])
-def test_what_is_no_option_is_refused(options: Any) -> None:
+def test_invalid_turn_options_are_refused(options: Any) -> None:
     with pytest.raises(InvalidInput):
         MemorySaver(**options)
 
 
-def test_a_ticket_of_another_host_counts_for_as_long_as_it_changes() -> None:
+def test_a_ticket_of_another_host_counts_while_it_is_renewed() -> None:
     """The waiting run measures on its own clock, not on the other host's."""
     saver, now = MemorySaver(), [0.0]
     session = saver.engine.session
@@ -244,7 +244,7 @@ def kill(child: int) -> None:
     assert exit_code(child) == -signal.SIGKILL
 
 
-def test_the_next_one_goes_on_when_a_process_is_killed(place: Place) -> None:
+def test_the_next_run_proceeds_when_a_process_is_killed(place: Place) -> None:
     """A killed run, whether it holds the thread or waits for it, delays no other run."""
     reading, writing = os.pipe()
     holder = forked(think_for_ever, place, writing)

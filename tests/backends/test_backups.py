@@ -84,19 +84,19 @@ def by_vacuum(path: Path, copy: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [by_backup, by_vacuum])
-def test_sqlite(make: Callable[[Path, Path], None], tmp_path: Path) -> None:
+def test_a_backup_of_sqlite_is_a_usable_store(make: Callable[[Path, Path], None], tmp_path: Path) -> None:
     with written(Place("sqlite", f"sqlite:///{tmp_path}/agent.db")):
         make(tmp_path / "agent.db", tmp_path / "copy.db")
     check(Place("sqlite", f"sqlite:///{tmp_path}/copy.db"))
 
 
-def test_files(tmp_path: Path) -> None:
+def test_a_backup_of_files_is_a_usable_store(tmp_path: Path) -> None:
     with written(Place("files", f"files:{tmp_path}/agents")):
         shutil.copytree(tmp_path / "agents", tmp_path / "copy")
     check(Place("files", f"files:{tmp_path}/copy"))
 
 
-def test_postgres(tmp_path: Path) -> None:
+def test_a_backup_of_postgres_is_a_usable_store(tmp_path: Path) -> None:
     with servers.postgres(own=True) as server, written(Place("postgres", server.url)):
         dump = tmp_path / "agents.dump"
         run(own_programs() / "pg_dump", "--format=custom", f"--file={dump}", f"--dbname={server.url}")
@@ -112,7 +112,7 @@ def run(*command: str | Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_redis() -> None:
+def test_a_backup_of_redis_is_a_usable_store() -> None:
     with workspace("backup") as directory:
         with servers.redis(own=True) as server, written(Place("redis", server.url)):
             save(server.url)

@@ -55,7 +55,7 @@ def look(place: Place, threads: list[str]) -> dict[str, Any]:
 
 @pytest.mark.heavy
 @pytest.mark.slow
-def test_what_is_read_is_right_or_a_named_error(stored: Place) -> None:
+def test_reads_of_damaged_data_return_the_right_value_or_a_named_error(stored: Place) -> None:
     with stored.open(read_only=True) as saver:
         threads = [each.thread_id for each in saver.threads()]
     right = look(stored, threads)
@@ -143,7 +143,7 @@ def test_a_damaged_thread_does_not_stop_a_listing(stored: Place, caplog: pytest.
 
 
 @pytest.mark.parametrize("stored", ["redis"], indirect=True)
-def test_a_thread_whose_epoch_is_damaged_is_named_and_not_forgotten(
+def test_a_thread_with_a_damaged_epoch_is_named_and_not_removed(
     stored: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     with stored.open(read_only=True) as saver:
@@ -185,7 +185,7 @@ def test_a_damaged_number_of_a_checkpoint_does_not_stop_a_listing(
     [("name", b"\xff"), ("name", BadText(b"\xff")), ("id", 1 << 33)],
     ids=["bytes", "bad text", "a number past all keys"],
 )
-def test_a_channel_that_cannot_be_one_is_damage(stored: Place, column: str, new: Any) -> None:
+def test_an_invalid_channel_raises_corrupt_store(stored: Place, column: str, new: Any) -> None:
     with spots_of(stored) as spots:
         named = {spot.where for spot in spots if spot.kind == "channels.name" and spot.value == "messages"}
         for count, spot in enumerate(

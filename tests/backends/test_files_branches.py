@@ -32,7 +32,7 @@ def root(repository: Repository) -> Path:
 # ---- git's view of the files
 
 
-def test_a_diff_shows_the_lines_that_were_added(repository: Repository, root: Path) -> None:
+def test_a_git_diff_shows_the_added_lines(repository: Repository, root: Path) -> None:
     append(root, "a", 1)
     repository.commit()
     append(root, "a", 2)
@@ -43,7 +43,7 @@ def test_a_diff_shows_the_lines_that_were_added(repository: Repository, root: Pa
     assert shown == added == ["+" + (LINE % 2).strip()]
 
 
-def test_a_blob_is_one_line_of_a_diff(repository: Repository, root: Path) -> None:
+def test_a_git_diff_shows_a_blob_in_one_line(repository: Repository, root: Path) -> None:
     append(root, "a", 1)
     repository.commit()
     blob = log_of(root, "a").parent / "blobs" / f"{'0' * 64}.json"
@@ -55,7 +55,7 @@ def test_a_blob_is_one_line_of_a_diff(repository: Repository, root: Path) -> Non
     assert shown[-1].startswith("Binary files")
 
 
-def test_no_byte_is_changed_on_the_way(repository: Repository, root: Path, tmp_path: Path) -> None:
+def test_git_attributes_and_filters_change_no_byte(repository: Repository, root: Path, tmp_path: Path) -> None:
     """The surrounding project has hostile settings: line ends, keywords, encoding.
 
     It also keeps large files elsewhere (LFS).
@@ -88,7 +88,7 @@ def test_no_byte_is_changed_on_the_way(repository: Repository, root: Path, tmp_p
 # ---- branches and checkouts
 
 
-def test_a_checkout_gives_the_state_of_then(repository: Repository, store: Path) -> None:
+def test_a_checkout_restores_the_state_of_its_commit(repository: Repository, store: Path) -> None:
     with opened(store) as saver:
         states = {repository("rev-parse", "HEAD").strip(): everything(saver)}
         turn(saver, "a", "three")
@@ -103,7 +103,7 @@ def test_a_checkout_gives_the_state_of_then(repository: Repository, store: Path)
         assert repository("status", "--short") == ""
 
 
-def test_a_saver_that_is_open_notices_a_checkout(repository: Repository, store: Path) -> None:
+def test_an_open_saver_notices_a_checkout(repository: Repository, store: Path) -> None:
     with opened(store) as saver, opened(store) as other:
         states = {"main": everything(saver)}
         repository("checkout", "--quiet", "-b", "later")
@@ -127,7 +127,7 @@ def test_a_saver_that_is_open_notices_a_checkout(repository: Repository, store: 
             assert said(each, "c") == ["anew"]
 
 
-def test_a_checkout_may_leave_no_thread_at_all(repository: Repository, store: Path) -> None:
+def test_a_checkout_may_leave_an_empty_store(repository: Repository, store: Path) -> None:
     """Git keeps no empty directories, so `threads` is removed with its last thread."""
     with opened(store) as saver:
         repository("rm", "--quiet", "-r", "store/threads")
@@ -139,7 +139,7 @@ def test_a_checkout_may_leave_no_thread_at_all(repository: Repository, store: Pa
         assert list(everything(saver)) == ["a"]
 
 
-def test_what_a_saver_remembers_of_another_branch_is_not_used(repository: Repository, store: Path) -> None:
+def test_the_memory_of_another_branch_is_not_used(repository: Repository, store: Path) -> None:
     """The other branch assigns the same numbers to other checkpoints and items."""
     with opened(store) as saver, opened(store) as other:
         turn(saver, "a", "mine")
@@ -153,7 +153,7 @@ def test_what_a_saver_remembers_of_another_branch_is_not_used(repository: Reposi
         assert said(fresh, "a") == ["one", "two", "theirs", "ours"]
 
 
-def test_a_run_that_a_checkout_overtakes_is_told(repository: Repository, store: Path) -> None:
+def test_a_run_fails_after_a_checkout_removed_its_checkpoint(repository: Repository, store: Path) -> None:
     """Its next checkpoint continues a missing one, and must not become the latest."""
     with opened(store) as saver:
         turn(saver, "a", "three")
@@ -195,7 +195,7 @@ def test_a_prune_merges_with_a_turn_on_another_thread(repository: Repository, st
 
 @pytest.mark.parametrize("thread", ["a", "c"], ids=["known", "new"])
 @pytest.mark.parametrize("side", ["ours", "theirs"])
-def test_turns_on_one_thread_conflict_and_one_is_chosen(
+def test_turns_on_one_thread_conflict_and_one_can_be_chosen(
     repository: Repository, store: Path, thread: str, side: str
 ) -> None:
     states = {"theirs": branch(repository, store, "theirs", thread, "three", "x" * 100_000)}
@@ -218,7 +218,9 @@ def test_turns_on_one_thread_conflict_and_one_is_chosen(
 
 
 @pytest.mark.parametrize("side", ["ours", "theirs"])
-def test_a_deleted_thread_that_went_on_elsewhere_is_a_conflict(repository: Repository, store: Path, side: str) -> None:
+def test_a_thread_deleted_here_and_continued_elsewhere_conflicts(
+    repository: Repository, store: Path, side: str
+) -> None:
     states = {"theirs": branch(repository, store, "theirs", "a", "three")}
     with opened(store) as saver:
         saver.delete_thread("a")
@@ -237,7 +239,7 @@ def test_a_deleted_thread_that_went_on_elsewhere_is_a_conflict(repository: Repos
         assert everything(saver) == states[side]
 
 
-def test_a_log_that_cannot_be_read_is_a_decision_too(repository: Repository, store: Path) -> None:
+def test_an_unreadable_log_in_a_merge_is_also_a_decision(repository: Repository, store: Path) -> None:
     branch(repository, store, "theirs", "a", "three")
     log = store / "threads" / "a" / "log.jsonl"
     log.write_bytes(log.read_bytes().replace(b"agent", b"agony"))
@@ -250,13 +252,13 @@ def test_a_log_that_cannot_be_read_is_a_decision_too(repository: Repository, sto
     assert decision.theirs.is_sound
 
 
-def test_without_a_repository_there_is_nothing_to_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_outside_a_repository_has_no_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert decisions(tmp_path) == []
     monkeypatch.setenv("PATH", str(tmp_path))
     assert decisions(tmp_path) == []
 
 
-def test_a_compacted_log_is_not_merged_with_the_one_it_was_made_from(repository: Repository, store: Path) -> None:
+def test_a_compacted_log_is_not_merged_with_its_former_log(repository: Repository, store: Path) -> None:
     """By line, git would combine one side's removal and the other side's new lines."""
     branch(repository, store, "theirs", "a", "three")
     with opened(store) as saver:
@@ -268,7 +270,7 @@ def test_a_compacted_log_is_not_merged_with_the_one_it_was_made_from(repository:
         assert everything(saver) == pruned
 
 
-def test_a_copy_that_replaces_its_source_gets_no_lines_of_it(repository: Repository, store: Path) -> None:
+def test_a_copy_that_replaces_its_source_gets_none_of_its_later_lines(repository: Repository, store: Path) -> None:
     """Git treats a new file that resembles a deleted one as the same file, renamed."""
     branch(repository, store, "theirs", "a", "three")
     with opened(store) as saver:
@@ -281,7 +283,7 @@ def test_a_copy_that_replaces_its_source_gets_no_lines_of_it(repository: Reposit
         assert everything(saver)["copy"] == copied
 
 
-def test_a_clone_opens_where_line_ends_are_converted(repository: Repository, store: Path, tmp_path: Path) -> None:
+def test_a_clone_with_converted_line_ends_can_be_opened(repository: Repository, store: Path, tmp_path: Path) -> None:
     with opened(store) as saver:
         turn(saver, "a", "x" * 100_000)
         held = everything(saver)
@@ -299,7 +301,7 @@ def test_a_clone_opens_where_line_ends_are_converted(repository: Repository, sto
         assert said(saver, "a") == ["one", "two", "x" * 100_000, "on"]
 
 
-def test_a_diff_of_a_turn_is_its_lines(repository: Repository, store: Path) -> None:
+def test_a_git_diff_of_a_turn_only_adds_its_lines(repository: Repository, store: Path) -> None:
     with opened(store) as saver:
         turn(saver, "a", "How high is the tide in Saint-Malo?")
     shown = repository("diff").splitlines()

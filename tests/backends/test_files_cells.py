@@ -69,7 +69,7 @@ framed = st.one_of(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(framed, framed)
-def test_any_bytes_come_back(header: bytes, body: bytes) -> None:
+def test_any_bytes_in_a_cell_are_read_back(header: bytes, body: bytes) -> None:
     held = Cell("token", header, body, "größer", 1 << 60)
     text = text_of("k", held)
     assert cell_of(text, "k") == held
@@ -87,7 +87,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("key", KEYS, ids=range(len(KEYS)))
-def test_names_are_part_of_the_format(key: str) -> None:
+def test_file_names_of_cells_are_part_of_the_format(key: str) -> None:
     assert name_of(key) == KEYS[key]
     assert key_in(KEYS[key]) == key
 
@@ -96,7 +96,7 @@ def test_names_are_part_of_the_format(key: str) -> None:
     "name",
     ["a", ".json", "%.json", "-a.json", "+a.json", "a b.json", "a.json.1a2b3c4d.tmp", "a.json~", "x" * 129 + ".json"],
 )
-def test_a_name_of_no_cell_is_told_apart(name: str) -> None:
+def test_a_file_name_that_is_not_of_a_cell_is_recognized(name: str) -> None:
     assert key_in(name) is None
 
 
@@ -104,7 +104,7 @@ def test_a_name_of_no_cell_is_told_apart(name: str) -> None:
 
 
 @pytest.mark.parametrize("thread", ["t", LONG, "T"], ids=["short", "long", "upper"])
-def test_cells_alone_are_no_thread_and_no_finding(saver: FileSaver, verbs: Verbs, thread: str) -> None:
+def test_cells_alone_are_neither_a_thread_nor_a_finding(saver: FileSaver, verbs: Verbs, thread: str) -> None:
     shelf = Shelf(thread, "tool")
     verbs.swap(shelf, "k", None, cell("1"))
     verbs.swap(Shelf(thread, "gone"), "k", None, cell("1"))
@@ -116,7 +116,7 @@ def test_cells_alone_are_no_thread_and_no_finding(saver: FileSaver, verbs: Verbs
     assert file_findings(saver) == []
 
 
-def test_nothing_of_a_deleted_thread_is_left(root: Path, saver: FileSaver, verbs: Verbs) -> None:
+def test_deleting_a_thread_leaves_no_files(root: Path, saver: FileSaver, verbs: Verbs) -> None:
     verbs.swap(OF_THREAD, "k", None, cell("1"))
     verbs.swap(SHARED, "k", None, cell("2", origin="t"))
     left = root / "shared/tool/k.json.12345678.tmp"
@@ -128,13 +128,13 @@ def test_nothing_of_a_deleted_thread_is_left(root: Path, saver: FileSaver, verbs
     assert [*(root / "threads").glob("*t*")] == [*(root / "threads").glob(".git*")]
 
 
-def test_a_refusal_makes_no_directory(root: Path, verbs: Verbs) -> None:
+def test_a_refused_swap_creates_no_directory(root: Path, verbs: Verbs) -> None:
     assert verbs.swap(OF_THREAD, "k", "1", cell("2")) == Swapped(False)
     assert verbs.swap(OF_THREAD, "k", None, None) == verbs.swap(OF_THREAD, "k", "1", None) == Swapped(True)
     assert not (root / "threads/t").exists()
 
 
-def test_a_swap_that_a_deletion_overtakes_begins_again(
+def test_a_swap_is_retried_after_a_concurrent_deletion(
     root: Path, saver: FileSaver, verbs: Verbs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It must not write to a deleted directory, and the old content must still exist."""
@@ -154,7 +154,7 @@ def test_a_swap_that_a_deletion_overtakes_begins_again(
     assert verbs.read(OF_THREAD, "k") == {"k": cell("3")}
 
 
-def test_what_others_have_left_is_taken_away_and_who_still_writes_begins_again(
+def test_remains_are_removed_and_an_interrupted_swap_is_retried(
     root: Path, verbs: Verbs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verbs.swap(OF_THREAD, "k", None, cell("1"))
@@ -174,7 +174,7 @@ def test_what_others_have_left_is_taken_away_and_who_still_writes_begins_again(
     assert verbs.read(OF_THREAD, "k", "other") == {"k": cell("2"), "other": cell("3")}
 
 
-def test_a_store_that_only_reads_changes_no_cell(root: Path, verbs: Verbs) -> None:
+def test_a_read_only_store_changes_no_cell(root: Path, verbs: Verbs) -> None:
     verbs.swap(OF_THREAD, "k", None, cell("1"))
     with FileSaver(root, read_only=True) as reader:
         assert Verbs(reader).read(OF_THREAD, "k") == {"k": cell("1")}
@@ -182,7 +182,7 @@ def test_a_store_that_only_reads_changes_no_cell(root: Path, verbs: Verbs) -> No
             Verbs(reader).swap(OF_THREAD, "k", "1", None)
 
 
-def test_who_waits_too_long_for_a_cell_is_told_and_others_do_not_wait(root: Path, verbs: Verbs) -> None:
+def test_only_a_swap_of_a_locked_cell_times_out(root: Path, verbs: Verbs) -> None:
     verbs.swap(OF_THREAD, "k", None, cell("1"))
     with FileSaver(root, timeout=0.05) as other:
         shelves = driver_of(other).cells("t")
@@ -213,7 +213,7 @@ def found(saver: FileSaver) -> list[Finding]:
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_damage_is_named_until_it_is_put_aside(
+def test_damage_is_reported_until_it_is_set_aside(
     root: Path,
     saver: FileSaver,
     verbs: Verbs,
@@ -249,9 +249,7 @@ def test_damage_is_named_until_it_is_put_aside(
     assert verbs.swap(shelf, "k", None, cell("2")) == Swapped(True)
 
 
-def test_a_damaged_cell_that_may_be_the_threads_is_named_when_it_is_deleted(
-    root: Path, saver: FileSaver, verbs: Verbs
-) -> None:
+def test_deleting_a_thread_reports_a_damaged_shared_cell(root: Path, saver: FileSaver, verbs: Verbs) -> None:
     verbs.swap(OF_THREAD, "k", None, cell("1"))
     for key in "abc":
         verbs.swap(SHARED, key, None, cell("1", origin="t"))
@@ -290,7 +288,7 @@ def test_links_and_pipes_are_refused(root: Path, saver: FileSaver, verbs: Verbs,
     assert cell_of((elsewhere / "cells/tool/k.json").read_bytes(), "k") == cell("1")
 
 
-def test_what_is_no_cell_is_left_alone(root: Path, saver: FileSaver, verbs: Verbs) -> None:
+def test_files_that_are_not_cells_are_left_alone(root: Path, saver: FileSaver, verbs: Verbs) -> None:
     verbs.swap(OF_THREAD, "k", None, cell("1"))
     strays = [root / "threads/t/cells/tool" / name for name in ("k copy.json", ".DS_Store", "K.json")]
     for stray in strays:
@@ -300,7 +298,7 @@ def test_what_is_no_cell_is_left_alone(root: Path, saver: FileSaver, verbs: Verb
     assert found(saver) == []
 
 
-def test_two_savers_see_each_other(tmp_path: Path) -> None:
+def test_two_savers_see_the_same_cells(tmp_path: Path) -> None:
     store = FilesUnderTest(tmp_path / "files")
     one, other = (SyncFace(store.open) for _ in range(2))
     one.verb("swap_cell", OF_THREAD, "k", None, cell("1"))

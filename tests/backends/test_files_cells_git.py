@@ -99,7 +99,7 @@ def test_different_calls_on_two_branches_merge(repository: Repository, store: Pa
 @pytest.mark.parametrize("side", ["ours", "theirs"])
 @pytest.mark.parametrize("shelf", [OF_A, SHARED], ids=["of a thread", "shared"])
 @pytest.mark.parametrize("emptied", [False, True], ids=["changed", "emptied"])
-def test_one_call_on_two_branches_is_a_decision(
+def test_a_call_changed_on_two_branches_is_a_decision(
     repository: Repository, store: Path, shelf: Shelf, side: str, emptied: bool
 ) -> None:
     branch(repository, store, shelf, "first", "1", "2")
@@ -121,7 +121,7 @@ def test_one_call_on_two_branches_is_a_decision(
         assert Verbs(saver).read(shelf, "first") == kept
 
 
-def test_a_checkout_gives_the_calls_of_then(repository: Repository, store: Path) -> None:
+def test_a_checkout_restores_the_calls_of_its_commit(repository: Repository, store: Path) -> None:
     with FileSaver(store) as saver:
         branch(repository, store, OF_A, "later", None, "2")
         verbs = Verbs(saver)
@@ -131,7 +131,7 @@ def test_a_checkout_gives_the_calls_of_then(repository: Repository, store: Path)
         assert verbs.swap(OF_A, "later", "2", cell("3")) == Swapped(True)
 
 
-def test_no_byte_of_a_cell_is_changed_on_the_way(repository: Repository, store: Path, tmp_path: Path) -> None:
+def test_git_attributes_change_no_byte_of_a_cell(repository: Repository, store: Path, tmp_path: Path) -> None:
     (repository.path / ".gitattributes").write_text(
         "* text=auto eol=crlf ident\nt*.json working-tree-encoding=UTF-16\n"
     )

@@ -177,7 +177,7 @@ def test_a_power_cut_loses_no_cell(tmp_path: Path, disk: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", ["without fsync", "without fsync of files", "without fsync of directories"])
-def test_a_build_that_does_not_wait_for_the_disk_is_found(build: str, tmp_path: Path, disk: Path) -> None:
+def test_a_build_without_fsync_is_detected(build: str, tmp_path: Path, disk: Path) -> None:
     recording = record(tmp_path / "run", build)
     assert broken(crashes(recording.events, SEED, 500), disk)[1] is not None
 
@@ -185,7 +185,7 @@ def test_a_build_that_does_not_wait_for_the_disk_is_found(build: str, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("call", ["fsync", "linkat", "rename", "renameat", "unlinkat", "mkdirat", "pwrite64"])
-def test_a_call_that_fails_is_named_and_nothing_is_lost(call: str, tmp_path: Path, disk: Path) -> None:
+def test_a_failing_system_call_is_named_and_loses_nothing(call: str, tmp_path: Path, disk: Path) -> None:
     """For example, the retry of a swap whose fsync failed makes it durable."""
     for nth in NTHS:
         recording = record(tmp_path / str(nth), fault=f"{call}:error=EIO:when={nth}")
@@ -201,7 +201,7 @@ def test_a_call_that_fails_is_named_and_nothing_is_lost(call: str, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("call", ["fsync", "linkat", "rename", "renameat", "unlinkat", "mkdirat", "pwrite64"])
-def test_what_a_killed_process_left_unsure_is_made_sure_by_the_next(call: str, tmp_path: Path, disk: Path) -> None:
+def test_the_next_process_makes_writes_of_a_killed_one_durable(call: str, tmp_path: Path, disk: Path) -> None:
     for nth in NTHS:
         directory = tmp_path / str(nth)
         killed = record(directory, fault=f"{call}:signal=KILL:when={nth}")

@@ -52,7 +52,7 @@ EVERYTHING = [f"{number:04}" for number in range(PUTS + 1)]
 
 
 @pytest.mark.slow
-def test_every_prefix_of_a_log_is_what_was_there_then(root: Path, log: Path) -> None:
+def test_every_prefix_of_a_log_is_an_earlier_state(root: Path, log: Path) -> None:
     """Cut anywhere after its first line, a log is sound, and can be continued."""
     data = log.read_bytes()
     first = data.index(b"\n") + 1
@@ -74,7 +74,7 @@ def nul(data: bytes, lo: int, hi: int) -> bytes:
     return data[:lo] + b"\0" * (hi - lo) + data[hi:]
 
 
-def test_sectors_that_were_never_written_are_passed_over(root: Path, log: Path) -> None:
+def test_unwritten_sectors_are_ignored(root: Path, log: Path) -> None:
     data = log.read_bytes()
     last = last_line(data)
     item = data.rindex(b'{"k":"item"', 0, last)
@@ -83,7 +83,7 @@ def test_sectors_that_were_never_written_are_passed_over(root: Path, log: Path) 
         assert ids(root) == EVERYTHING[:-1]
 
 
-def test_a_line_feed_alone_in_a_sector_that_was_never_written(root: Path, log: Path) -> None:
+def test_an_unwritten_sector_with_only_a_line_feed_is_ignored(root: Path, log: Path) -> None:
     """For a checkpoint, and for writes, which are a line by themselves."""
     data = log.read_bytes()
     for end in (len(data), data.index(b"\n", data.index(b'{"k":"writes"')) + 1):
@@ -123,7 +123,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_damage_is_named_and_nothing_is_written_over(root: Path, log: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_damage_is_named_and_not_overwritten(root: Path, log: Path, damage: Callable[[bytes], bytes]) -> None:
     with FileSaver(root) as saver:
         put(saver, 1, "other")
     log.write_bytes(damaged := damage(log.read_bytes()))
@@ -153,7 +153,7 @@ def test_damage_is_named_and_nothing_is_written_over(root: Path, log: Path, dama
     "name", ["id", "parent", "seq", "at", "ch", "head", "task", "path", "w", "n", "v", "epoch", "ns"]
 )
 @pytest.mark.parametrize("value", [None, [], {}, 5, -1, 0.5, "no", True, 1 << 60, {"$blob": 5}, [[]], [5]], ids=repr)
-def test_a_field_of_another_type_is_damage(root: Path, log: Path, name: str, value: Any) -> None:
+def test_a_field_of_the_wrong_type_raises_only_corrupt_store(root: Path, log: Path, name: str, value: Any) -> None:
     """The checksums fit, as an attacker would make them; no other error is raised."""
     lines = []
     for line in log.read_bytes().splitlines():
@@ -167,7 +167,7 @@ def test_a_field_of_another_type_is_damage(root: Path, log: Path, name: str, val
                 call()
 
 
-def test_a_last_line_without_its_end_counts(root: Path, log: Path) -> None:
+def test_a_last_line_without_its_line_end_counts(root: Path, log: Path) -> None:
     """An editor or a kill removed it; two processes still see the line and continue."""
     log.write_bytes(log.read_bytes()[:-1])
     with FileSaver(root) as first, FileSaver(root) as second:
@@ -193,7 +193,7 @@ def test_a_newer_format_is_refused(root: Path, log: Path) -> None:
 @pytest.mark.parametrize(
     "mark", ["", "{}", "[]", '{"keel":"sqlite","format":1}', '{"keel":"files","format":true}', "\0"]
 )
-def test_a_mark_of_somebody_else(root: Path, log: Path, mark: str) -> None:
+def test_a_foreign_format_mark_is_refused(root: Path, log: Path, mark: str) -> None:
     (root / "keel.json").write_text(mark)
     with FileSaver(root) as saver, pytest.raises(NotAKeelStore):
         saver.get_tuple(at())
@@ -202,7 +202,7 @@ def test_a_mark_of_somebody_else(root: Path, log: Path, mark: str) -> None:
 # -- large values ----------------------------------------------------------------------------------------------
 
 
-def test_a_large_value_has_a_file_that_is_checked(root: Path) -> None:
+def test_the_file_of_a_large_value_is_checked(root: Path) -> None:
     with FileSaver(root) as saver:
         put(saver, 1, big="x" * 70_000)
         [blob] = (root / "threads" / "t" / "blobs").iterdir()
@@ -214,7 +214,7 @@ def test_a_large_value_has_a_file_that_is_checked(root: Path) -> None:
         assert "lost" in {finding.kind for finding in saver.check()}
 
 
-def test_compaction_takes_away_what_nobody_refers_to(root: Path) -> None:
+def test_compaction_removes_unreferenced_values(root: Path) -> None:
     with FileSaver(root) as saver, FileSaver(root) as reader:
         for number in range(4):
             put(saver, number, big=f"{number}" * 70_000)
@@ -281,7 +281,7 @@ def test_links_and_pipes_are_refused(root: Path, log: Path, tmp_path: Path) -> N
 # -- failing disks, in cases that strace cannot select ---------------------------------------------------------------
 
 
-def test_after_a_failed_sync_there_is_another_file(root: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_leads_to_a_new_file(root: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system may have dropped the pages of the old file, so it is not used again.
 
     A refused checkpoint is not stored.
@@ -304,9 +304,7 @@ def test_after_a_failed_sync_there_is_another_file(root: Path, log: Path, monkey
         assert id_of(other.get_tuple(at())) == "0052"
 
 
-def test_a_file_that_takes_the_place_of_the_log_is_noticed(
-    root: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replaced_log_is_noticed(root: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = log.read_bytes()
 
     def git(handle: int, more: bytes, end: int) -> None:

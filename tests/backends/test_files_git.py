@@ -58,7 +58,7 @@ def test_a_run_is_one_commit_with_its_files_only(repository: Repository, root: P
     assert repository("log", f"--format={trailers}").strip() == "r-7c2"
 
 
-def test_runs_of_many_threads_are_commits_of_their_own(repository: Repository, root: Path) -> None:
+def test_runs_of_many_threads_are_separate_commits(repository: Repository, root: Path) -> None:
     commits = Commits(root)
     for step in range(3):
         for thread in ("a", "b"):
@@ -90,7 +90,7 @@ def test_a_question_may_be_stored_before_its_checkpoint(repository: Repository, 
     assert repository.titles(expected=1) == ["thread a: step 1 (interrupt)"]
 
 
-def test_an_answer_begins_a_run(repository: Repository, root: Path) -> None:
+def test_an_answer_starts_a_run(repository: Repository, root: Path) -> None:
     commits = Commits(root)
     put(commits, root, "a", 1, PENDING)
     for number in range(2):
@@ -125,7 +125,7 @@ def test_two_questions_at_once_are_one_commit(repository: Repository, root: Path
     assert repository("status", "--short") == ""
 
 
-def test_what_a_run_left_is_committed_before_the_next_one(repository: Repository, root: Path) -> None:
+def test_the_rest_of_a_run_is_committed_before_the_next_one(repository: Repository, root: Path) -> None:
     commits = Commits(root)
     put(commits, root, "a", 1, PENDING)
     put(commits, root, "a", 2, {"__start__": 1}, source="input")
@@ -135,7 +135,7 @@ def test_what_a_run_left_is_committed_before_the_next_one(repository: Repository
     assert repository.titles(expected=2)[1:] == ["thread a: step 3 (loop)"]
 
 
-def test_all_that_begins_a_run_waits_for_what_the_last_one_left(repository: Repository, root: Path) -> None:
+def test_every_start_of_a_run_waits_for_the_rest_of_the_last_one(repository: Repository, root: Path) -> None:
     """Previously, a checkpoint overtook a waiting one.
 
     A run lost its name, or the one before it its commit.
@@ -148,7 +148,7 @@ def test_all_that_begins_a_run_waits_for_what_the_last_one_left(repository: Repo
     assert not commits.left_before_put(*begins)
 
 
-def test_who_waits_for_the_last_commit_of_a_run_does_not_commit_its_own_answer(
+def test_an_answer_that_waits_for_a_commit_is_not_committed_with_it(
     repository: Repository, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of three requests while git finishes, the first may be stored before the second."""
@@ -176,7 +176,7 @@ def test_who_waits_for_the_last_commit_of_a_run_does_not_commit_its_own_answer(
     assert repository.titles(expected=2)[1:] == ["thread t: step 1 (loop)"]
 
 
-def test_a_run_that_follows_at_once_is_not_committed_half_way(repository: Repository, root: Path) -> None:
+def test_a_run_that_follows_immediately_is_not_committed_half_way(repository: Repository, root: Path) -> None:
     commits = Commits(root)
     put(commits, root, "a", 1)
     put(commits, root, "a", 2, {"__start__": 1}, source="input")
@@ -187,7 +187,7 @@ def test_a_run_that_follows_at_once_is_not_committed_half_way(repository: Reposi
     assert repository.titles(expected=2)[1:] == ["thread a: step 4 (loop)"]
 
 
-def test_close_commits_what_is_left_and_only_that(repository: Repository, root: Path) -> None:
+def test_close_commits_only_pending_changes(repository: Repository, root: Path) -> None:
     commits = Commits(root)
     put(commits, root, "done", 1)
     put(commits, root, "a", 1, PENDING)
@@ -198,7 +198,7 @@ def test_close_commits_what_is_left_and_only_that(repository: Repository, root: 
     assert repository.titles() == titles
 
 
-def test_other_changes_are_committed_at_once(repository: Repository, root: Path) -> None:
+def test_a_deletion_is_committed_immediately(repository: Repository, root: Path) -> None:
     commits = Commits(root)
     put(commits, root, "a", 1)
     assert len(repository.titles(expected=1)) == 1
@@ -211,7 +211,7 @@ def test_other_changes_are_committed_at_once(repository: Repository, root: Path)
 
 
 @pytest.mark.parametrize("thread", ["two\nlines\r\x00\x1b[31m", "\u2028 \u202e", "x" * 5000, "-m", "#1", " "])
-def test_any_thread_id_makes_one_line(repository: Repository, root: Path, thread: str) -> None:
+def test_any_thread_id_makes_a_title_of_one_line(repository: Repository, root: Path, thread: str) -> None:
     put(Commits(root), root, thread, 1)
     (title,) = repository.titles(expected=1)
     assert title.startswith("thread ")
@@ -224,7 +224,7 @@ def test_any_thread_id_makes_one_line(repository: Repository, root: Path, thread
 # ---- the user's own files are left alone
 
 
-def test_what_the_user_has_staged_or_changed_is_left_alone(repository: Repository, root: Path) -> None:
+def test_staged_and_changed_files_of_the_user_are_left_alone(repository: Repository, root: Path) -> None:
     (repository.path / "notes.txt").write_text("one\n")
     repository.commit()
     (repository.path / "notes.txt").write_text("two\n")
@@ -240,7 +240,7 @@ def test_what_the_user_has_staged_or_changed_is_left_alone(repository: Repositor
     assert "new.txt" in repository("diff", "--cached", "--name-only")
 
 
-def test_no_hook_runs(repository: Repository, root: Path) -> None:
+def test_commits_run_no_hooks(repository: Repository, root: Path) -> None:
     names = [
         "pre-commit",
         "prepare-commit-msg",
@@ -259,7 +259,7 @@ def test_no_hook_runs(repository: Repository, root: Path) -> None:
     assert list(repository.path.rglob("ran")) == []
 
 
-def test_variables_of_a_hook_do_not_lead_astray(
+def test_git_variables_of_a_hook_are_ignored(
     repository: Repository, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Repository.made(tmp_path / "other")
@@ -279,7 +279,7 @@ def test_variables_of_a_hook_do_not_lead_astray(
     assert other.titles() == ["theirs"]
 
 
-def test_where_there_is_no_working_tree_is_an_error(repository: Repository, tmp_path: Path) -> None:
+def test_a_store_outside_a_working_tree_is_an_error(repository: Repository, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="git init"):
         Commits(tmp_path / "elsewhere")
     with pytest.raises(InvalidInput, match="own directory"):
@@ -287,7 +287,7 @@ def test_where_there_is_no_working_tree_is_an_error(repository: Repository, tmp_
     Commits(repository.path / "not" / "there" / "yet")
 
 
-async def test_a_saver_made_in_a_running_loop_says_so_at_its_first_use(
+async def test_a_saver_created_in_a_loop_raises_the_error_at_its_first_use(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -303,7 +303,7 @@ async def test_a_saver_made_in_a_running_loop_says_so_at_its_first_use(
         assert await saver.aget_tuple({"configurable": {"thread_id": "t"}}) is None
 
 
-def test_without_git_is_an_error(repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_git_is_an_error(repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InvalidInput, match="executable"):
         Commits(repository.path)
@@ -355,7 +355,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("begin", "end", "reason"), REFUSALS.values(), ids=REFUSALS)
-def test_a_refusal_is_said_once_and_made_good(
+def test_a_refusal_is_logged_once_and_its_commits_are_made_later(
     repository: Repository, root: Path, begin: Step, end: Step, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     commits = Commits(root)
@@ -377,7 +377,7 @@ def test_a_refusal_is_said_once_and_made_good(
     assert repository("status", "--short", str(root)) == ""
 
 
-def test_a_git_that_holds_the_lock_for_a_moment_is_waited_for(
+def test_a_commit_waits_for_a_short_lock_of_another_git(
     repository: Repository, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     commits = Commits(root)

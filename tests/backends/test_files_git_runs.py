@@ -142,7 +142,7 @@ def test_a_question_is_a_commit_and_the_answer_another(
 
 
 @pytest.mark.slow
-def test_no_commit_comes_before_what_a_slow_disk_still_stores(
+def test_a_commit_waits_for_writes_to_a_slow_disk(
     repository: Repository, saver: KeelSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sync, asked, go_on = os.fdatasync, Event(), Event()
@@ -164,7 +164,7 @@ def test_no_commit_comes_before_what_a_slow_disk_still_stores(
     assert repository("status", "--short") == ""
 
 
-def test_what_nobody_stores_any_more_is_not_waited_for(
+def test_a_commit_does_not_wait_forever_for_an_abandoned_write(
     repository: Repository, saver: KeelSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A child that is forked during another thread's write has a note that never ends."""
@@ -187,7 +187,7 @@ def test_a_failure_is_a_commit(repository: Repository, saver: KeelSaver, durabil
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_a_run_that_stops_at_a_breakpoint_is_committed_with_the_rest(
+def test_a_run_stopped_at_a_breakpoint_is_committed_with_its_rest(
     repository: Repository, saver: KeelSaver, durability: Any
 ) -> None:
     graph = chain(says("a"), says("b")).compile(checkpointer=saver, interrupt_before=["n1"])
@@ -198,7 +198,7 @@ def test_a_run_that_stops_at_a_breakpoint_is_committed_with_the_rest(
     assert repository.titles() == ["thread t: step 2 (loop)"]
 
 
-def test_what_a_run_left_is_committed_before_the_next(repository: Repository, saver: KeelSaver) -> None:
+def test_the_rest_of_a_run_is_committed_before_the_next(repository: Repository, saver: KeelSaver) -> None:
     graph = chain(says("a"), says("b")).compile(checkpointer=saver, interrupt_before=["n1"])
     graph.invoke(START_WITH, CONFIG)
     graph.invoke(START_WITH, CONFIG)
@@ -208,7 +208,7 @@ def test_what_a_run_left_is_committed_before_the_next(repository: Repository, sa
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_the_functional_api(repository: Repository, saver: KeelSaver, durability: Any) -> None:
+def test_runs_of_the_functional_api_are_commits(repository: Repository, saver: KeelSaver, durability: Any) -> None:
     @task
     def double(number: int) -> int:
         return 2 * number
@@ -231,7 +231,7 @@ def test_an_edit_is_a_commit(repository: Repository, saver: KeelSaver) -> None:
     assert repository.titles(expected=2) == ["thread t: step 0 (update)", "thread t: step 1 (loop)"]
 
 
-async def test_runs_of_many_threads_at_once_are_commits_of_their_own(repository: Repository, saver: KeelSaver) -> None:
+async def test_concurrent_runs_of_many_threads_are_separate_commits(repository: Repository, saver: KeelSaver) -> None:
     graph = chain(says("a"), says("b")).compile(checkpointer=saver)
     configs: list[Any] = [{"configurable": {"thread_id": f"t{number}"}} for number in range(8)]
     await asyncio.gather(*(graph.ainvoke(START_WITH, config) for config in configs))
@@ -247,7 +247,7 @@ def test_a_deleted_thread_is_a_commit(repository: Repository, saver: KeelSaver) 
     assert repository("status", "--short") == ""
 
 
-async def test_no_loop_waits_for_git(repository: Repository, saver: KeelSaver) -> None:
+async def test_no_event_loop_waits_for_git(repository: Repository, saver: KeelSaver) -> None:
     """While another git holds its lock, commits wait for two seconds.
 
     So does the next run of the thread.
@@ -288,7 +288,7 @@ def test_a_pruned_and_a_copied_thread_are_commits(repository: Repository, saver:
     assert repository("status", "--short") == ""
 
 
-def test_without_it_nothing_is_committed(repository: Repository) -> None:
+def test_a_saver_without_git_commits_nothing(repository: Repository) -> None:
     with FileSaver(repository.path / "store") as saver:
         chain(says("a")).compile(checkpointer=saver).invoke(START_WITH, CONFIG)
     assert repository.titles() == []

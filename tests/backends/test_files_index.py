@@ -67,7 +67,7 @@ def hidden(root: Path) -> Iterator[None]:
     (root / "aside").rename(changed)
 
 
-def test_what_others_put_copy_delete_and_prune_is_seen(root: Path) -> None:
+def test_changes_by_other_savers_are_listed(root: Path) -> None:
     with FileSaver(root) as ours, FileSaver(root) as others:
         assert names(ours)[0] == f"t{THREADS - 1}"
         put(others, "t3")
@@ -85,7 +85,7 @@ def test_what_others_put_copy_delete_and_prune_is_seen(root: Path) -> None:
         assert names(ours)[0] == "t4" == listed(root)[0]
 
 
-def test_it_is_made_anew_when_many_threads_have_changed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_rewritten_when_many_threads_have_changed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "MOST_NEW", 3)
     before = (root / "threads" / INDEX).read_bytes()
     with FileSaver(root) as saver:
@@ -130,7 +130,7 @@ DOUBTS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("doubt", DOUBTS)
-def test_it_is_not_believed_where_a_log_may_be_newer(root: Path, doubt: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_not_used_if_a_log_may_be_newer(root: Path, doubt: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "SAMPLE", 0)
     with hidden(root), FileSaver(root) as saver:
         put(saver, "t3")
@@ -139,13 +139,13 @@ def test_it_is_not_believed_where_a_log_may_be_newer(root: Path, doubt: str, mon
     assert listed(root)[0] == "t3"
 
 
-def test_a_log_that_was_changed_by_others_is_noticed(root: Path) -> None:
+def test_an_unrecorded_change_of_a_log_is_noticed(root: Path) -> None:
     with hidden(root), FileSaver(root) as saver:
         put(saver, "t3")
     assert listed(root)[0] == "t3"
 
 
-def test_a_copy_of_a_store_has_no_index(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copied_store_does_not_use_its_index(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "SAMPLE", 0)
     shutil.copytree(root, tmp_path / "copy")
     with hidden(tmp_path / "copy"), FileSaver(tmp_path / "copy") as saver:
@@ -153,7 +153,7 @@ def test_a_copy_of_a_store_has_no_index(root: Path, tmp_path: Path, monkeypatch:
     assert listed(tmp_path / "copy")[0] == "t3"
 
 
-def test_who_is_still_writing_is_looked_at_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_is_still_written_is_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "SAMPLE", 0)
     monkeypatch.setattr(index, "SETTLED", 60.0)
     monkeypatch.setattr(index, "MOST_NEW", 0)
@@ -164,7 +164,7 @@ def test_who_is_still_writing_is_looked_at_again(root: Path, monkeypatch: pytest
         assert names(saver)[0] == "t3" == listed(root)[0]
 
 
-def test_erasure_and_check_do_not_use_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_erasure_and_check_do_not_use_the_index(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "SAMPLE", 0)
     with hidden(root), FileSaver(root) as saver:
         put(saver, "unknown")
@@ -175,7 +175,7 @@ def test_erasure_and_check_do_not_use_it(root: Path, monkeypatch: pytest.MonkeyP
         assert list(saver.check()) == []
 
 
-def test_a_reader_makes_none_and_a_small_store_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_and_small_stores_create_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with FileSaver(tmp_path / "a") as saver:
         put(saver, "t")
         for _ in range(3):
@@ -186,7 +186,7 @@ def test_a_reader_makes_none_and_a_small_store_has_none(tmp_path: Path, monkeypa
     assert not {INDEX, CHANGED} & {path.name for path in (tmp_path / "a" / "threads").iterdir()}
 
 
-def test_names_that_nobody_reads_are_thrown_away(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_of_changed_threads_without_readers_is_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "LARGEST", 100)
     with FileSaver(root) as saver:
         for _ in range(20):

@@ -55,14 +55,14 @@ ids = st.one_of(
 
 
 @pytest.mark.parametrize("thread_id", NAMES, ids=range(len(NAMES)))
-def test_names_are_part_of_the_format(thread_id: str) -> None:
+def test_directory_names_are_part_of_the_format(thread_id: str) -> None:
     assert directory_of(thread_id) == NAMES[thread_id]
 
 
 @settings(max_examples=examples(400), deadline=None)
 @given(ids)
 @example("é" * 24 + "aa" + "é")
-def test_a_name_is_safe_and_leads_back(thread_id: str) -> None:
+def test_a_directory_name_is_safe_and_reversible(thread_id: str) -> None:
     name = directory_of(thread_id)
     assert re.fullmatch(r"[a-z0-9._+%-]{1,200}", name)
     assert not name.startswith(".")
@@ -86,7 +86,7 @@ def folded(name: str, form: str) -> str:
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
-def test_no_two_ids_meet_where_case_and_normalization_do_not_count(form: str) -> None:
+def test_ids_stay_distinct_without_case_and_normalization(form: str) -> None:
     alphabet = [
         "a",
         "A",
@@ -136,14 +136,14 @@ STRAY = {
 
 
 @pytest.mark.parametrize("name", STRAY.values(), ids=STRAY.keys())
-def test_a_directory_of_no_thread_is_told_apart(name: str) -> None:
+def test_a_directory_that_is_not_of_a_thread_is_recognized(name: str) -> None:
     with pytest.raises(CorruptStore, match="does not belong to a thread"):
         thread_of(name)
 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=12) | st.text("a%2e+.6c3f", max_size=12))
-def test_a_name_is_of_one_id_or_of_none(name: str) -> None:
+def test_a_directory_name_belongs_to_at_most_one_id(name: str) -> None:
     try:
         thread_id = thread_of(name)
     except CorruptStore:

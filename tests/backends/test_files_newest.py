@@ -138,7 +138,7 @@ def check_newest(root: Path, thread: str) -> None:
         assert found == read()
 
 
-def test_a_fresh_process_says_the_same_and_reads_little(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_process_gives_the_same_answers_and_reads_little(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = whole(root)
     assert answers(root) == expected
     assert len(expected["all"]) == PUTS
@@ -148,7 +148,7 @@ def test_a_fresh_process_says_the_same_and_reads_little(root: Path, monkeypatch:
             assert QUESTIONS[name](saver) == expected[name]
 
 
-def test_a_process_that_has_the_newest_part_puts_to_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_only_the_newest_part_can_put(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "read_lines", lambda handle: pytest.fail("the whole log is read"))
     for number in range(PUTS, PUTS + 25):
         with FileSaver(root) as saver:
@@ -162,7 +162,7 @@ def test_a_process_that_has_the_newest_part_puts_to_it(root: Path, monkeypatch: 
     assert answers(root) == whole(root)
 
 
-def test_two_processes_put_and_read(root: Path) -> None:
+def test_two_savers_put_and_read_the_same(root: Path) -> None:
     with FileSaver(root) as ours, FileSaver(root) as theirs:
         for number in range(PUTS, PUTS + 30):
             put((ours, theirs)[number % 5 < 2], number)
@@ -171,7 +171,7 @@ def test_two_processes_put_and_read(root: Path) -> None:
     assert answers(root) == whole(root)
 
 
-def test_a_checkpoint_that_is_put_again_is_the_newest(root: Path) -> None:
+def test_a_checkpoint_stored_again_is_the_newest(root: Path) -> None:
     for number in range(PUTS, PUTS + 15):
         with FileSaver(root) as saver:
             put(saver, number)
@@ -182,7 +182,7 @@ def test_a_checkpoint_that_is_put_again_is_the_newest(root: Path) -> None:
     assert [id_of(each) for each in found["all"]].count("0003") == 1
 
 
-def test_a_fork_of_an_old_checkpoint(root: Path) -> None:
+def test_forks_of_an_old_checkpoint_are_read_correctly(root: Path) -> None:
     with FileSaver(root) as saver:
         old = saver.get_tuple(at(checkpoint_id="0002"))
         assert old is not None
@@ -193,7 +193,7 @@ def test_a_fork_of_an_old_checkpoint(root: Path) -> None:
     assert answers(root) == whole(root)
 
 
-def test_a_prune_leaves_no_index_and_a_put_makes_one(root: Path) -> None:
+def test_a_prune_removes_the_index_and_a_put_creates_one(root: Path) -> None:
     with FileSaver(root) as saver:
         saver.prune(["t"], strategy=Retention(last=20))
     assert INDEX not in log_of(root).read_bytes()
@@ -204,7 +204,7 @@ def test_a_prune_leaves_no_index_and_a_put_makes_one(root: Path) -> None:
     assert answers(root) == whole(root)
 
 
-def test_what_is_removed_is_not_in_an_answer_before_the_log_is_replaced(root: Path) -> None:
+def test_removed_checkpoints_disappear_before_the_log_is_replaced(root: Path) -> None:
     """The process is killed between the two steps of a prune."""
     with pytest.MonkeyPatch.context() as patched, FileSaver(root) as saver:
         patched.setattr(ThreadFiles, "replace_log", lambda *_: pytest.fail("killed"))
@@ -231,14 +231,14 @@ def test_a_copy_does_not_use_indexes_of_the_original(root: Path) -> None:
         check_newest(root, thread)
 
 
-def test_a_directory_that_a_person_has_copied(root: Path, tmp_path: Path) -> None:
+def test_a_directory_copied_by_hand_is_read_correctly(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root / "threads" / "t", root / "threads" / "u")
     fill(root, PUTS, PUTS + 5, "u")
     for thread in ("t", "u"):
         check_newest(root, thread)
 
 
-def test_a_namespace_that_comes_back_after_an_index(root: Path) -> None:
+def test_a_namespace_continued_after_an_index_is_read_correctly(root: Path) -> None:
     """After the index, only channels that have changed since are known."""
 
     def put_sub(saver: FileSaver, number: int, last: int | None, **values: list[str]) -> None:
@@ -262,7 +262,7 @@ def test_a_namespace_that_comes_back_after_an_index(root: Path) -> None:
     assert answers(root) == whole(root)
 
 
-def test_git_brings_another_log(root: Path) -> None:
+def test_a_log_replaced_by_git_is_read_correctly(root: Path) -> None:
     """A checkout replaces the log by a diverged one; a process has read the old one."""
     shared = log_of(root).read_bytes()
     with FileSaver(root) as saver:
@@ -296,7 +296,7 @@ def another_index(lines: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_a_log_that_was_edited(root: Path, name: str) -> None:
+def test_an_edited_log_is_read_correctly(root: Path, name: str) -> None:
     """An answer matches the whole log, or the old one if it needs no changed line."""
     sound = answers(root)
     edit(root, lambda data: b"".join(EDITS[name](data.splitlines(keepends=True))))
@@ -305,7 +305,7 @@ def test_a_log_that_was_edited(root: Path, name: str) -> None:
     assert all(found[name] in (expected[name], sound[name]) for name in QUESTIONS)
 
 
-def test_a_repair_takes_edited_lines(root: Path) -> None:
+def test_a_repair_accepts_edited_lines(root: Path) -> None:
     edit(root, lambda data: data.replace(b"message 28", b"massage 28"))
     with FileSaver(root) as saver:
         assert [finding.kind for finding in saver.check()] == ["repairable"]
@@ -332,7 +332,7 @@ WRONG: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_an_index_that_does_not_fit_is_not_used(root: Path, name: str) -> None:
+def test_an_index_that_does_not_match_is_not_used(root: Path, name: str) -> None:
     expected = whole(root, NEW)
     before, _, after = log_of(root).read_bytes().rpartition(b"\n" + INDEX)
     line, _, rest = after.partition(b"\n")
@@ -342,7 +342,7 @@ def test_an_index_that_does_not_fit_is_not_used(root: Path, name: str) -> None:
     assert answers(root, NEW) == expected
 
 
-def test_every_cut_of_the_log(root: Path) -> None:
+def test_a_log_cut_at_any_place_is_read_correctly(root: Path) -> None:
     """A kill or a power cut leaves it like this; the next write removes the remains."""
     data = log_of(root).read_bytes()
     begin = data.rindex(b"\n" + INDEX) + 1
@@ -356,7 +356,7 @@ def test_every_cut_of_the_log(root: Path) -> None:
     assert answers(root) == whole(root)
 
 
-def test_a_put_that_fails_leaves_no_half_index(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_put_leaves_no_partial_index(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with FileSaver(root) as saver, monkeypatch.context() as patched:
         patched.setattr(logs, "EACH", 1)
         patched.setattr(os, "fdatasync", lambda handle: (_ for _ in ()).throw(OSError(5, "no")))

@@ -96,7 +96,7 @@ def test_the_json_is_part_of_the_format(value: Any, text: str) -> None:
     assert orjson.dumps(shown(value)).decode() == text
 
 
-def test_a_field_that_was_not_set_is_no_set_field() -> None:
+def test_an_unset_field_is_not_listed_as_set() -> None:
     message = HumanMessage("hi", id="h")
     message.__pydantic_fields_set__.discard("id")
     assert shown(message) == {"$role": "human", "content": "hi", "id": "h", "$set": ["content"]}
@@ -108,18 +108,18 @@ def test_private_attributes_are_kept() -> None:
     assert shown(message)["$private"] == {"_p": {"$tuple": [1]}}
 
 
-def test_a_message_of_another_langchain_is_written_in_full() -> None:
+def test_a_message_of_another_langchain_version_is_written_in_full() -> None:
     state = vars(HumanMessage("hi")) | {"mood": "good"}
     content = array_header(1) + ormsgpack.packb([1, 0, state, ["content"]])
     assert assert_kept(content) == [{"$message": [0, state, ["content"]]}]
 
 
-def test_a_message_of_a_class_that_is_not_known_yet_is_written_in_full() -> None:
+def test_a_message_of_an_unknown_class_is_written_in_full() -> None:
     assert assert_kept(array_header(1) + ormsgpack.packb([1, 99, {}, []])) == [{"$message": [99, {}, []]}]
 
 
 @pytest.mark.parametrize("code", range(len(MESSAGES)), ids=lambda code: MESSAGES[code].__name__)
-def test_the_table_is_that_of_this_langchain(code: int) -> None:
+def test_the_table_of_messages_matches_the_installed_langchain(code: int) -> None:
     form, fields = FORMS[code], MESSAGES[code].model_fields  # type: ignore[attr-defined]
     assert form.code == code
     assert form.names == list(fields)
@@ -136,12 +136,12 @@ def test_every_leaf_and_record_has_a_tag() -> None:
 
 
 @pytest.mark.parametrize(("kind", "payload"), [("json", "text"), ("msgpack", {"$bytes": "dGV4dA=="})])
-def test_items_of_another_serializer(kind: str, payload: Any) -> None:
+def test_items_of_another_serializer_are_kept(kind: str, payload: Any) -> None:
     content = array_header(1) + ormsgpack.packb([2, kind, b"text"])
     assert assert_kept(content) == [{"$foreign": [kind, payload]}]
 
 
-def test_bodies_of_langgraphs_serializer() -> None:
+def test_bodies_of_the_serializer_of_langgraph_are_kept() -> None:
     body = open_frame(Codec(JsonPlusSerializer()).encode([None, {"a": (1,)}, HumanMessage("x"), b"bytes", "text"]))
     assert [list(each) for each in assert_kept(body)] == [["$foreign"]] * 5
 
@@ -150,14 +150,14 @@ def test_bodies_of_langgraphs_serializer() -> None:
 
 
 @pytest.mark.parametrize("value", VALUES, ids=[f"{n}-{type(value).__name__}" for n, value in enumerate(VALUES)])
-def test_samples(value: Any) -> None:
+def test_sample_values_are_readable(value: Any) -> None:
     opaque = repr(value) == repr(Path("\udc80"))  # its name on disk is not valid UTF-8
     assert is_opaque(shown(value)) is opaque
     assert is_opaque(shown([value, {"k": (value,)}])) is opaque
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_histories(name: str) -> None:
+def test_histories_are_readable(name: str) -> None:
     for version in HISTORIES[name][-3:]:
         assert not is_opaque(shown(version))
         if isinstance(version, list):
@@ -166,7 +166,7 @@ def test_histories(name: str) -> None:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.one_of(scalars(), elements(), values), max_size=4))
-def test_any_values(put: list[Any]) -> None:
+def test_random_values_are_kept(put: list[Any]) -> None:
     assert_kept(content_of(*put))
 
 
@@ -174,7 +174,7 @@ def test_any_values(put: list[Any]) -> None:
 @given(
     st.lists(messages, max_size=3), st.sampled_from([lambda part: part, lambda part: [part], lambda part: {"m": part}])
 )
-def test_any_messages(put: list[BaseMessage], within: Any) -> None:
+def test_random_messages_are_kept(put: list[BaseMessage], within: Any) -> None:
     assert_kept(content_of(*map(within, put)))
 
 
@@ -203,7 +203,7 @@ dollars = st.dictionaries(
 @example({"$role": "ai"})
 @example({"$map": [["a", 1]]})
 @example({"k": {"$mp": "wA=="}})
-def test_what_looks_like_a_tag_is_none(value: dict[str, Any]) -> None:
+def test_values_that_look_like_a_tag_are_readable(value: dict[str, Any]) -> None:
     assert not is_opaque(shown(value))
     assert not is_opaque(shown(HumanMessage("x", additional_kwargs=value, extra=value)))
 
@@ -223,7 +223,7 @@ WRAPS: dict[str, Any] = {
 @pytest.mark.parametrize("levels", [1, 20, 32, 33, 49, 50, 51, 99, 100, 101, 125, 253])
 @pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS.keys())
 @pytest.mark.parametrize("core", ["core", [], {}], ids=repr)
-def test_deep_values(wrap: Any, levels: int, core: Any) -> None:
+def test_values_of_moderate_depth_are_readable(wrap: Any, levels: int, core: Any) -> None:
     # A message is an array that contains a map that contains a map: three levels of 255.
     value = nested(levels if wrap is not WRAPS["message"] else min(levels, 84), wrap, core)
     seen = shown(value)
@@ -263,7 +263,7 @@ UNUSUAL: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("packed", UNUSUAL.values(), ids=UNUSUAL.keys())
-def test_what_keel_does_not_write_is_kept_as_it_is(packed: bytes) -> None:
+def test_unusual_encodings_are_kept_unchanged(packed: bytes) -> None:
     assert assert_kept(array_header(1) + packed) == as_json(packed)
     neighbours = KEEL.pack_item("before"), KEEL.pack_item(HumanMessage("after"))
     seen = assert_kept(array_header(3) + neighbours[0] + packed + neighbours[1])
@@ -280,7 +280,7 @@ NO_ARRAYS = [
 
 
 @pytest.mark.parametrize("content", NO_ARRAYS, ids=bytes.hex)
-def test_what_is_no_array_is_refused(content: bytes) -> None:
+def test_content_that_is_not_an_array_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptStore):
         split_array(content)
     with pytest.raises(CorruptStore):
@@ -291,7 +291,7 @@ bodies = st.binary(max_size=40)
 
 
 @pytest.mark.parametrize("content", [b"\xa5abc", b"\xcb\0", b"\xd9", b"\xda\0", b"\xc7\1", b"\x92\1"], ids=bytes.hex)
-def test_an_element_that_is_cut_has_no_end(content: bytes) -> None:
+def test_a_truncated_element_has_no_end(content: bytes) -> None:
     with pytest.raises(CorruptStore, match="end within"):
         element_end(content, 0)
 
@@ -327,7 +327,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
-def test_what_is_no_value_is_refused(text: str) -> None:
+def test_damaged_json_values_are_refused(text: str) -> None:
     value = orjson.loads(text)
     with pytest.raises(CorruptStore):
         pack_item(value)

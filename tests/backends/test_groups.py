@@ -47,7 +47,7 @@ def proxy(place: Place) -> Iterator[servers.Proxy]:
 
 
 @ON_SERVERS
-async def test_each_of_many_gets_its_own_reply(place: Place) -> None:
+async def test_each_of_many_requests_gets_its_own_reply(place: Place) -> None:
     async with place.open() as saver:
         await aput_all(saver, THREADS)
         await asyncio.gather(*(saver.aput_writes(config_for(each, "00000001"), [("n", 1)], "task") for each in THREADS))
@@ -59,7 +59,7 @@ async def test_each_of_many_gets_its_own_reply(place: Place) -> None:
 
 
 @ON_SERVERS
-async def test_each_is_stored_when_it_is_acknowledged(place: Place) -> None:
+async def test_each_put_is_stored_when_it_is_acknowledged(place: Place) -> None:
     async with place.open() as saver:
         with place.open() as other:
             other.setup()
@@ -84,7 +84,7 @@ def break_thread(place: Place, saver: KeelSaver, thread: str) -> None:
 
 
 @ON_SERVERS
-async def test_one_that_fails_fails_by_itself(place: Place) -> None:
+async def test_a_failing_request_fails_alone(place: Place) -> None:
     async with place.open() as saver:
         await aput(saver, "first")
         break_thread(place, saver, MIDDLE)
@@ -99,7 +99,7 @@ async def test_one_that_fails_fails_by_itself(place: Place) -> None:
 
 
 @ON_SERVERS
-async def test_one_that_is_cancelled_harms_nobody(place: Place, proxy: servers.Proxy) -> None:
+async def test_a_cancelled_request_does_not_affect_others(place: Place, proxy: servers.Proxy) -> None:
     async with place.through(proxy).open() as saver:
         await aput_all(saver, THREADS)
         proxy.freeze()
@@ -124,9 +124,7 @@ async def test_one_that_is_cancelled_harms_nobody(place: Place, proxy: servers.P
 @ON_SERVERS
 @pytest.mark.parametrize("cut", ["cut_before_reply", "cut_before_request"])
 @pytest.mark.parametrize("nth", [1, 3, 4])
-async def test_a_connection_that_breaks_takes_nobody_along(
-    place: Place, proxy: servers.Proxy, cut: str, nth: int
-) -> None:
+async def test_requests_survive_a_broken_connection(place: Place, proxy: servers.Proxy, cut: str, nth: int) -> None:
     """The first two requests go alone, then groups.
 
     All requests in progress are retried.
@@ -139,7 +137,7 @@ async def test_a_connection_that_breaks_takes_nobody_along(
 
 
 @ON_SERVERS
-def test_a_loop_that_ends_leaves_nobody_waiting(place: Place, proxy: servers.Proxy) -> None:
+def test_a_new_loop_does_not_wait_for_requests_of_an_ended_one(place: Place, proxy: servers.Proxy) -> None:
     with place.through(proxy).open() as saver:
 
         async def begin_and_leave() -> None:
@@ -173,7 +171,7 @@ async def test_a_group_is_one_transaction(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
-async def test_nobody_waits_behind_a_thread_that_is_locked(place: Place) -> None:
+async def test_a_locked_thread_does_not_delay_others(place: Place) -> None:
     async with place.open() as saver:
         await aput_all(saver, THREADS)
         with psycopg.connect(place.url) as other:

@@ -64,7 +64,7 @@ def open_one(place: Place, barrier: Any) -> None:
 
 
 @pytest.mark.slow
-def test_eight_processes_at_once_and_each_step_once(old: Place) -> None:
+def test_eight_concurrent_processes_run_each_migration_once(old: Place) -> None:
     barrier = FORK.Barrier(8)
     children = [FORK.Process(target=open_one, args=(old, barrier)) for _ in range(8)]
     for child in children:
@@ -76,7 +76,7 @@ def test_eight_processes_at_once_and_each_step_once(old: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
-def test_who_waits_while_another_does_both_does_none_again(old: Place) -> None:
+def test_a_waiting_process_does_not_repeat_migrations(old: Place) -> None:
     """The row of the format, for which it waits, was replaced by the second migration."""
     with psycopg.connect(old.url) as other, open_with(old, TWO) as saver, ThreadPoolExecutor(1) as pool:
         other.execute("DELETE FROM keel_format; INSERT INTO keel_format VALUES (3)")
@@ -135,7 +135,7 @@ def open_and_die(place: Place, nth: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_dies_at_each_step_and_another_goes_on(old: Place) -> None:
+def test_a_migration_killed_at_each_step_is_resumed(old: Place) -> None:
     """Each process gets one step further than the one before, until one finishes."""
     for nth in count(1):
         if old.kind == "redis":  # or each would wait until the lease of the dead one expires
@@ -159,7 +159,7 @@ def forget_lease(place: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["redis"], indirect=True)
-def test_the_lease_of_a_dead_process_ends(old: Place) -> None:
+def test_the_lease_of_a_dead_process_expires(old: Place) -> None:
     child = FORK.Process(target=open_and_die, args=(old, 12))
     child.start()
     child.join()
@@ -167,7 +167,7 @@ def test_the_lease_of_a_dead_process_ends(old: Place) -> None:
     check_carried_over(old)
 
 
-async def test_a_process_of_the_former_format_is_told(old: Place) -> None:
+async def test_a_process_of_the_former_format_raises_newer_format(old: Place) -> None:
     with old.open() as former, old.open() as other:
         put(former, "warm")
         assert value_of(former, "t1") == 1
@@ -192,7 +192,7 @@ async def test_a_process_of_the_former_format_is_told(old: Place) -> None:
             await saver.aget_tuple({"configurable": {"thread_id": "t1"}})
 
 
-async def test_without_leave_nothing_is_carried_over_and_the_command_is_named(old: Place) -> None:
+async def test_without_permission_nothing_is_migrated_and_the_command_is_named(old: Place) -> None:
     for options in ({"read_only": True}, {"auto_setup": False}):
         with open_with(old, TWO, **options) as saver:
             for _ in range(2):
@@ -208,7 +208,7 @@ async def test_without_leave_nothing_is_carried_over_and_the_command_is_named(ol
     check_carried_over(old)
 
 
-def test_a_new_store_has_the_present_format(place: Place) -> None:
+def test_a_new_store_has_the_current_format(place: Place) -> None:
     with open_with(place, TWO) as saver:
         assert saver.get_tuple({"configurable": {"thread_id": "t"}}) is None
         put(saver, "t")
@@ -218,7 +218,7 @@ def test_a_new_store_has_the_present_format(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
-def test_what_is_printed_is_what_is_run(old: Place) -> None:
+def test_the_printed_migration_can_be_run_by_hand(old: Place) -> None:
     registry = {old.kind: {2: TWO[old.kind][2]}}
     with open_with(old, registry, read_only=True) as saver:
         (text,) = saver.migrations()
@@ -241,7 +241,7 @@ def run(place: Place, script: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
-def test_who_may_not_change_the_tables_is_told_who_has_to(old: Place) -> None:
+def test_a_role_that_may_not_change_tables_raises_not_set_up(old: Place) -> None:
     role = f"agent_{os.getpid()}"
     with psycopg.connect(old.url, autocommit=True) as connection, old.open() as saver:
         connection.execute(f"CREATE ROLE {role} LOGIN")
@@ -260,7 +260,7 @@ def test_who_may_not_change_the_tables_is_told_who_has_to(old: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ["files"], indirect=True)
-def test_a_log_that_git_brings_from_before_is_named_and_carried_over(old: Place, tmp_path: Path) -> None:
+def test_an_older_log_restored_by_git_is_named_and_migrated(old: Place, tmp_path: Path) -> None:
     root = Path(old.url.removeprefix("files:"))
     before = (root / "threads" / "t1" / "log.jsonl").read_bytes()
     with open_with(old, TWO) as saver:
@@ -274,7 +274,7 @@ def test_a_log_that_git_brings_from_before_is_named_and_carried_over(old: Place,
 
 
 @pytest.mark.parametrize("place", ["redis"], indirect=True)
-async def test_threads_that_the_former_keel_has_begun_since_are_carried_over(old: Place) -> None:
+async def test_threads_started_later_by_an_older_keel_are_migrated(old: Place) -> None:
     with old.open() as former:
         put(former, "warm")
         with open_with(old, TWO) as saver:
@@ -290,7 +290,7 @@ async def test_threads_that_the_former_keel_has_begun_since_are_carried_over(old
 
 
 @pytest.mark.parametrize("place", ["files"], indirect=True)
-def test_a_damaged_log_keeps_no_other_thread_from_being_carried_over(old: Place) -> None:
+def test_a_damaged_log_does_not_stop_migration_of_other_threads(old: Place) -> None:
     log = Path(old.url.removeprefix("files:")) / "threads" / "t1" / "log.jsonl"
     data = log.read_bytes()
     log.write_bytes(data[: len(data) // 2] + b"x" + data[len(data) // 2 :])
@@ -302,7 +302,7 @@ def test_a_damaged_log_keeps_no_other_thread_from_being_carried_over(old: Place)
 
 
 @pytest.mark.parametrize("place", ["files"], indirect=True)
-def test_a_thread_begun_while_the_store_is_carried_over_is_taken_back(old: Place, monkeypatch: Any) -> None:
+def test_a_thread_started_during_a_migration_is_undone(old: Place, monkeypatch: Any) -> None:
     """The older Keel has read the mark before; the newer one has listed the threads."""
     with old.open() as former:
         value_of(former, "t1")
@@ -314,7 +314,7 @@ def test_a_thread_begun_while_the_store_is_carried_over_is_taken_back(old: Place
 
 
 @pytest.mark.parametrize("place", ["sqlite", "files", "postgres"], indirect=True)  # a URL of Redis names no prefix
-def test_the_command(old: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_schema_upgrade_command(old: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     url = old.url
     done = keel("schema", "--url", url, "--upgrade", "--print")
     assert (done.stdout, "has the current format" in done.stderr) == ("", True)
@@ -328,13 +328,13 @@ def test_the_command(old: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     check_carried_over(old)
 
 
-def test_a_store_that_is_not_there_has_no_format(place: Place) -> None:
+def test_a_missing_store_has_no_migrations(place: Place) -> None:
     with place.open() as saver, pytest.raises(NotFound):
         saver.migrations()
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-async def test_of_a_store_with_copies_it_is_the_cold_one_that_is_carried_over(old: Place) -> None:
+async def test_a_tiered_saver_migrates_its_cold_store(old: Place) -> None:
     with TieredSaver(hot=MemorySaver(), cold=open_with(old, TWO, auto_setup=False)) as saver:
         assert len(saver.migrations()) == len(await saver.amigrations()) == 2
         saver.setup()
@@ -342,7 +342,7 @@ async def test_of_a_store_with_copies_it_is_the_cold_one_that_is_carried_over(ol
         assert value_of(saver, "t1") == 1
 
 
-def test_numbers_without_a_gap() -> None:
+def test_migrations_have_consecutive_numbers() -> None:
     assert [number for number, _ in find_due({3: "b", 2: "a"}, 1, "here")] == [2, 3]
     with pytest.raises(KeyError):
         find_due({3: "b"}, 1, "here")

@@ -67,7 +67,7 @@ def test_the_schema_may_have_any_name(postgres_server: servers.PostgresServer, s
     assert {table for where, table in found if where == schema} == TABLES
 
 
-def test_the_schema_may_stand_in_the_url(postgres_server: servers.PostgresServer) -> None:
+def test_the_schema_may_be_in_the_url(postgres_server: servers.PostgresServer) -> None:
     name = f"in_url_{uuid.uuid4().hex[:8]}"
     sign = "&" if urlsplit(postgres_server.url).query else "?"
     with open_saver(f"{postgres_server.url}{sign}schema={name}&application_name=keel%20test") as saver:
@@ -80,13 +80,13 @@ def test_the_schema_may_stand_in_the_url(postgres_server: servers.PostgresServer
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 64, "a\0b"])
-def test_a_schema_that_cannot_be_is_refused(bad: str) -> None:
+def test_an_invalid_schema_name_is_refused(bad: str) -> None:
     with pytest.raises(InvalidInput):
         PostgresSaver("postgresql://localhost/nowhere", schema=bad)
 
 
 @pytest.mark.parametrize("given", ["agents.db", "postgresql://u:secret@[h/db", None, 5], ids=range(4))
-def test_what_is_no_connection_is_refused(given: Any) -> None:
+def test_an_invalid_connection_string_is_refused(given: Any) -> None:
     with pytest.raises(InvalidInput, match=r"not a PostgreSQL connection string|pass a URL") as told:
         PostgresSaver(given)
     assert "secret" not in str(told.value)
@@ -121,13 +121,13 @@ def test_an_unknown_option_in_a_connection_string_is_named(given: str, says: str
         "postgresql://localhost/x?sslpassword=my&secret=word",
     ],
 )
-def test_a_part_of_a_password_is_not_repeated(given: str) -> None:
+def test_parts_of_a_password_are_not_shown(given: str) -> None:
     with pytest.raises(InvalidInput, match="use postgresql://user@host/database") as told:
         PostgresSaver(given)
     assert "secret" not in str(told.value)
 
 
-def test_a_url_is_taken_as_it_is_written() -> None:
+def test_a_url_is_passed_on_unchanged_except_for_the_schema() -> None:
     saver = PostgresSaver("postgresql://u@h/db?password=a+b%2Bc&schema=x%20y&connect_timeout=3")
     assert driver_of(saver).given == "postgresql://u@h/db?password=a+b%2Bc&connect_timeout=3"
     assert driver_of(saver).tables.schema == "x y"
@@ -135,7 +135,7 @@ def test_a_url_is_taken_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("partitions", [0, 4])
-def test_the_printed_sql_makes_the_tables(postgres_url: str, partitions: int) -> None:
+def test_the_printed_sql_creates_the_tables(postgres_url: str, partitions: int) -> None:
     run(postgres_url, PostgresSaver(postgres_url, partitions=partitions).ddl)
     with PostgresSaver(postgres_url, auto_setup=False) as saver:
         for n in range(40):
@@ -157,7 +157,7 @@ def test_setting_up_again_changes_nothing(postgres_url: str) -> None:
         assert value_of(again, "t") == 1
 
 
-def test_without_setup_the_first_put_says_what_to_do(postgres_url: str) -> None:
+def test_without_setup_the_first_put_raises_not_set_up(postgres_url: str) -> None:
     with PostgresSaver(postgres_url, auto_setup=False) as saver:
         with pytest.raises(NotSetUp, match=r"setup\(\).*keel schema.*CREATE TABLE"):
             put(saver, "t")
@@ -167,7 +167,7 @@ def test_without_setup_the_first_put_says_what_to_do(postgres_url: str) -> None:
         saver.get_tuple(config_for("t"))
 
 
-def test_a_user_who_may_not_create_is_told_before_the_first_put(
+def test_a_user_without_create_rights_gets_not_set_up(
     postgres_server: servers.PostgresServer, postgres_url: str
 ) -> None:
     role, schema = f"role_{uuid.uuid4().hex[:8]}", rows(postgres_url, "SELECT current_schema()")[0][0]
@@ -188,7 +188,7 @@ def test_a_user_who_may_not_create_is_told_before_the_first_put(
         run(postgres_url, f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_tables_of_others_are_left_alone(postgres_url: str) -> None:
+def test_tables_of_other_programs_are_left_alone(postgres_url: str) -> None:
     run(postgres_url, "CREATE TABLE keel_entries (mine int)")
     with PostgresSaver(postgres_url) as saver, pytest.raises(NotAKeelStore, match="keel_entries"):
         put(saver, "t")
@@ -214,7 +214,7 @@ def test_a_newer_format_is_refused(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
-def test_a_pool_of_the_users_own(postgres_url: str, autocommit: bool) -> None:
+def test_a_pool_of_the_user_is_accepted(postgres_url: str, autocommit: bool) -> None:
     with psycopg_pool.ConnectionPool(postgres_url, kwargs={"autocommit": autocommit}, open=True) as pool:
         with PostgresSaver(pool) as saver, ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda n: put(saver, f"thread {n}", [n] * 40), range(30)))
@@ -230,7 +230,7 @@ def test_a_pool_of_the_users_own(postgres_url: str, autocommit: bool) -> None:
             assert [value_of(other, f"thread {n}") for n in range(30)] == [[n] * 40 for n in range(30)]
 
 
-async def test_an_async_pool_of_the_users_own(postgres_url: str) -> None:
+async def test_an_async_pool_of_the_user_is_accepted(postgres_url: str) -> None:
     async with psycopg_pool.AsyncConnectionPool(postgres_url, open=False) as pool:
         saver = PostgresSaver(pool, auto_setup=False)
         await saver.setup()  # as for LangGraph's
@@ -241,7 +241,7 @@ async def test_an_async_pool_of_the_users_own(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
-def test_a_connection_of_the_users_own(postgres_url: str, autocommit: bool) -> None:
+def test_a_connection_of_the_user_is_accepted(postgres_url: str, autocommit: bool) -> None:
     """With rows as dicts and no prepared statements, as LangGraph's saver requires."""
     kept: Any = {"row_factory": dict_row, "prepare_threshold": 0}
     with psycopg.connect(postgres_url, autocommit=autocommit, **kept) as connection:
@@ -256,7 +256,7 @@ def test_a_connection_of_the_users_own(postgres_url: str, autocommit: bool) -> N
         assert not connection.closed
 
 
-async def test_an_async_connection_of_the_users_own(postgres_url: str) -> None:
+async def test_an_async_connection_of_the_user_is_accepted(postgres_url: str) -> None:
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
         saver = PostgresSaver(connection)
         assert await asyncio.gather(*(arounded(saver, f"{n}") for n in range(9))) == [[f"{n}"] for n in range(9)]
@@ -270,7 +270,7 @@ def test_a_connection_in_pipeline_mode_is_refused(postgres_url: str) -> None:
         assert saver.get_tuple(config_for("t")) is None
 
 
-def test_each_face_opens_its_own_connections_when_it_needs_them(postgres_url: str) -> None:
+def test_each_face_opens_its_own_connections_on_demand(postgres_url: str) -> None:
     name = f"keel {uuid.uuid4().hex[:8]}"
 
     def count() -> Any:
@@ -294,7 +294,7 @@ def test_each_face_opens_its_own_connections_when_it_needs_them(postgres_url: st
     assert any(count() == 0 for _ in range(1000)), "connections stay open"
 
 
-async def test_loops_that_ended_are_forgotten_once_whoever_is_first(postgres_url: str) -> None:
+async def test_concurrent_removal_of_an_ended_loop_is_harmless(postgres_url: str) -> None:
     # Previously, threads with their own loops met here, and the second one failed with a `KeyError`.
     class EndedLoop:
         def is_closed(self) -> bool:
@@ -309,7 +309,7 @@ async def test_loops_that_ended_are_forgotten_once_whoever_is_first(postgres_url
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
-def test_every_isolation_level_loses_nothing(postgres_url: str, level: str) -> None:
+def test_no_isolation_level_loses_a_write(postgres_url: str, level: str) -> None:
     url = with_options(postgres_url, f"-cdefault_transaction_isolation={level.replace(' ', chr(92) + ' ')}")
     assert rows(url, "SHOW transaction_isolation") == [(level,)]
     with PostgresSaver(url) as saver:
@@ -321,7 +321,7 @@ def test_every_isolation_level_loses_nothing(postgres_url: str, level: str) -> N
 
 
 @pytest.mark.parametrize("setting", ["standard_conforming_strings=off", "bytea_output=escape", "DateStyle=German"])
-def test_a_setting_of_the_server_changes_no_value(postgres_url: str, setting: str) -> None:
+def test_server_settings_change_no_value(postgres_url: str, setting: str) -> None:
     url = with_options(postgres_url, f"-c{setting}")
     name, _, value = setting.partition("=")
     assert rows(url, f"SHOW {name}")[0][0].startswith(value)
@@ -347,7 +347,7 @@ def append(saver: PostgresSaver, mark: int) -> None:
     raise AssertionError("never won")
 
 
-def test_reading_only(postgres_url: str) -> None:
+def test_a_read_only_saver_and_a_replica_refuse_writes(postgres_url: str) -> None:
     with PostgresSaver(postgres_url) as saver:
         put(saver, "t")
     with PostgresSaver(postgres_url, read_only=True) as saver:

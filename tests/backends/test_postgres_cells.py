@@ -70,7 +70,9 @@ def meets(url: str, ending: str, theirs: Callable[[Any], Any], ours: Callable[[]
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
-def test_two_claim_an_empty_cell(postgres_url: str, saver: PostgresSaver, ending: str, level: str) -> None:
+def test_one_of_two_claims_of_an_empty_cell_wins(
+    postgres_url: str, saver: PostgresSaver, ending: str, level: str
+) -> None:
     url = with_options(postgres_url, f"-cdefault_transaction_isolation={level.replace(' ', chr(92) + ' ')}")
     with PostgresSaver(url) as second:
         swapped = meets(
@@ -84,7 +86,7 @@ def test_two_claim_an_empty_cell(postgres_url: str, saver: PostgresSaver, ending
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 @pytest.mark.parametrize("new", [cell("3"), cell("1", b"renewed"), None], ids=["taken over", "renewed", "emptied"])
 @pytest.mark.parametrize("winner", [cell("2"), None], ids=["after a take-over", "after a release"])
-def test_a_holder_meets_another_swap(
+def test_a_swap_of_the_holder_races_with_another_swap(
     postgres_url: str, saver: PostgresSaver, winner: Cell | None, new: Cell | None, ending: str, level: str
 ) -> None:
     """A swap that keeps its token must not mistake the other swap for its own."""
@@ -100,7 +102,7 @@ def test_a_holder_meets_another_swap(
         assert held(saver) == winner
 
 
-def test_a_swap_that_lost_a_race_takes_two_trips(postgres_url: str, saver: PostgresSaver) -> None:
+def test_a_swap_that_lost_a_race_takes_two_round_trips(postgres_url: str, saver: PostgresSaver) -> None:
     counter = Counter()
     counted = with_tap(saver, counter)
     meets(postgres_url, "commit", lambda other: swap(other, None, cell("1")), lambda: swap(counted, None, cell("2")))
@@ -111,7 +113,7 @@ def test_a_swap_that_lost_a_race_takes_two_trips(postgres_url: str, saver: Postg
 
 @pytest.mark.parametrize("theirs", [cell("2", origin="t"), cell("2", origin="u")], ids=["own", "of another"])
 @pytest.mark.parametrize("shelf", [SHELF, SHARED], ids=["of the thread", "shared"])
-def test_a_deletion_meets_a_swap(postgres_url: str, saver: PostgresSaver, shelf: Shelf, theirs: Cell) -> None:
+def test_a_deletion_races_with_a_swap(postgres_url: str, saver: PostgresSaver, shelf: Shelf, theirs: Cell) -> None:
     """The changed row for which it waits is deleted, too; another thread's is not."""
     swap(saver, None, cell("1", origin="t"), shelf)
     meets(postgres_url, "commit", lambda other: swap(other, "1", theirs, shelf), lambda: saver.delete_thread("t"))
@@ -124,7 +126,7 @@ REFUSED = [(None, cell("2")), ("0", cell("2")), ("0", None), (None, None), (None
 
 
 @pytest.mark.parametrize(("expected", "new"), REFUSED, ids=["claim", "replace", "empty", "look", "again"])
-def test_what_changes_nothing_writes_and_locks_nothing(
+def test_a_swap_without_effect_writes_and_locks_nothing(
     postgres_url: str, saver: PostgresSaver, expected: str | None, new: Cell | None
 ) -> None:
     """A transaction that writes or locks a row gets an id, whose commit is synced."""
@@ -138,7 +140,7 @@ def test_what_changes_nothing_writes_and_locks_nothing(
 
 
 @pytest.mark.parametrize(("expected", "new"), REFUSED, ids=["claim", "replace", "empty", "look", "again"])
-def test_what_changes_nothing_waits_for_nobody(
+def test_a_swap_without_effect_does_not_wait_for_locks(
     postgres_url: str, saver: PostgresSaver, expected: str | None, new: Cell | None
 ) -> None:
     swap(saver, None, cell("1"))
@@ -150,7 +152,7 @@ def test_what_changes_nothing_waits_for_nobody(
 
 @pytest.mark.parametrize("partitions", [0, 4])
 @pytest.mark.parametrize("shares", ["n", "n % 3"], ids=["of many threads", "of few"])
-def test_a_deletion_looks_into_indexes(postgres_url: str, shares: str, partitions: int) -> None:
+def test_a_deletion_uses_indexes(postgres_url: str, shares: str, partitions: int) -> None:
     """The number of shared cells does not matter."""
     fill = f"INSERT INTO keel_cells SELECT '', 'tool', 'k' || n, 't', 'o' || {shares}, NULL, 0, NULL, NULL, '', ''"
     with PostgresSaver(postgres_url, partitions=partitions) as saver, psycopg.connect(postgres_url) as connection:
@@ -171,7 +173,7 @@ def test_a_deletion_looks_into_indexes(postgres_url: str, shares: str, partition
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\1", "x\0" * 400, "é" * 200, "~" + "x" * 400, "'; --"])
-def test_a_thread_of_any_name_has_cells_and_shares_some(saver: PostgresSaver, name: str) -> None:
+def test_a_thread_of_any_name_can_have_and_share_cells(saver: PostgresSaver, name: str) -> None:
     of_thread = Shelf(name, "tool")
     mine, shared = cell("1"), cell("2", origin=name)
     swap(saver, None, mine, of_thread)
@@ -188,7 +190,7 @@ def test_a_thread_of_any_name_has_cells_and_shares_some(saver: PostgresSaver, na
 
 
 @pytest.mark.parametrize("size", [20, 400, 600, 5000])
-def test_what_is_stored_comes_back_as_the_very_bytes(postgres_url: str, saver: PostgresSaver, size: int) -> None:
+def test_cells_are_read_back_byte_for_byte(postgres_url: str, saver: PostgresSaver, size: int) -> None:
     """A small frame is stored in a shorter form."""
     new = cell("1", (b'{"type": "tool", "content": "additional_kwargs response_metadata tool_call_id"}' * 99)[:size])
     swap(saver, None, new)
@@ -213,7 +215,7 @@ def proxied(postgres_url: str, saver: PostgresSaver) -> Iterator[tuple[servers.P
         yield between, through
 
 
-def test_hit_and_miss_are_one_round_trip_each_on_the_wire(proxied: tuple[servers.Proxy, PostgresSaver]) -> None:
+def test_a_hit_and_a_miss_take_one_round_trip_each(proxied: tuple[servers.Proxy, PostgresSaver]) -> None:
     proxy, saver = proxied
 
     def call(n: int) -> list[int]:
@@ -231,7 +233,7 @@ def test_hit_and_miss_are_one_round_trip_each_on_the_wire(proxied: tuple[servers
 @pytest.mark.parametrize(
     ("expected", "new"), [(None, cell("2")), ("1", cell("2")), ("1", None)], ids=["claim", "replace", "empty"]
 )
-def test_a_swap_whose_reply_was_lost_knows_itself_again(
+def test_a_swap_is_recognized_after_a_lost_reply(
     proxied: tuple[servers.Proxy, PostgresSaver], cut: str, expected: str | None, new: Cell | None
 ) -> None:
     proxy, saver = proxied
@@ -242,7 +244,7 @@ def test_a_swap_whose_reply_was_lost_knows_itself_again(
     assert held(saver) == new
 
 
-def test_cells_behind_pgbouncer(pgbouncer_url: str) -> None:
+def test_cells_work_behind_pgbouncer(pgbouncer_url: str) -> None:
     """With transaction pooling, one of many wins, and none receives another's reply."""
     with PostgresSaver(pgbouncer_url, schema="cells_behind", prepare_threshold=None) as saver:
         try:

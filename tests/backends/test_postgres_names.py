@@ -14,7 +14,7 @@ from langgraph_keel import InvalidConfig, PostgresSaver
 @pytest.mark.parametrize(
     "text", ["a\0b", "\1", "\0011", "\0010", "\1\0" * 3, "😀\0", "x\0" * 400, "é" * 200, "~" + "x" * 400]
 )
-def test_any_text_comes_back(postgres_url: str, text: str) -> None:
+def test_any_text_is_read_back(postgres_url: str, text: str) -> None:
     with PostgresSaver(postgres_url) as saver:
         config = put(saver, text, {"key": text, text: 1}, text)
         saver.put_writes(config, [(text, text)], text, text)
@@ -45,7 +45,7 @@ def test_channels_may_have_any_name(postgres_url: str, names: list[str]) -> None
         assert found.checkpoint["channel_values"] == values
 
 
-def test_long_names_that_begin_alike_are_different(postgres_url: str) -> None:
+def test_long_names_with_a_common_prefix_stay_distinct(postgres_url: str) -> None:
     names = ["x" * 300, "x" * 301, "x" * 300 + "~", "x" * 255]
     with PostgresSaver(postgres_url) as saver:
         for name in names:
@@ -60,7 +60,7 @@ def test_long_names_that_begin_alike_are_different(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["L" * 300, "n|" * 200], ids=["thread", "namespace"])
-def test_long_names_go_through_everything(postgres_url: str, name: str) -> None:
+def test_long_names_work_in_every_operation(postgres_url: str, name: str) -> None:
     """Copy to a long id, then read, continue, prune and delete, in a deep namespace."""
     with PostgresSaver(postgres_url) as saver:
         for n in range(3):

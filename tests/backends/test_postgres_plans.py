@@ -124,7 +124,7 @@ def count_all(url: str) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("statistics", STATISTICS)
-def test_no_request_reads_more_of_a_longer_thread(url: str, statistics: str) -> None:
+def test_requests_read_no_more_blocks_of_a_longer_thread(url: str, statistics: str) -> None:
     make_thread(url, 1000, statistics)
     short = count_all(url)
     make_thread(url, 5000, statistics)
@@ -134,7 +134,7 @@ def test_no_request_reads_more_of_a_longer_thread(url: str, statistics: str) -> 
 
 
 @pytest.mark.slow
-def test_what_reads_all_of_a_thread_reads_each_row_once(url: str) -> None:
+def test_operations_on_a_whole_thread_read_linearly_many_blocks(url: str) -> None:
     length, most = 3000, {"threads": 0.2, "copy": 20, "prune": 12, "delete": 4}
     acts: dict[str, Callable[[PostgresSaver], Any]] = {
         "threads": lambda saver: list(saver.threads(limit=10)),
@@ -150,7 +150,7 @@ def test_what_reads_all_of_a_thread_reads_each_row_once(url: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("statistics", ["", "ANALYZE"])
-def test_no_request_for_a_cell_reads_others(url: str, statistics: str) -> None:
+def test_requests_for_a_cell_read_no_other_cells(url: str, statistics: str) -> None:
     shelf, new = Shelf(None, "cache"), Cell("t1", b"\x00\x90")
 
     def count_cells(cells: int) -> dict[str, int]:

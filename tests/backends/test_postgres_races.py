@@ -24,7 +24,7 @@ def held(url: str, thread: str) -> psycopg.Connection[Any]:
 
 
 @pytest.mark.parametrize("outcome", ["commit", "rollback"])
-def test_a_copy_that_meets_another_writer_of_its_target(postgres_url: str, outcome: str) -> None:
+def test_a_copy_waits_for_a_writer_of_its_target(postgres_url: str, outcome: str) -> None:
     """If the other writer commits, the copy is refused; if not, it succeeds."""
     with PostgresSaver(postgres_url) as saver, ThreadPoolExecutor(1) as thread:
         put(saver, "source")
@@ -42,7 +42,7 @@ def test_a_copy_that_meets_another_writer_of_its_target(postgres_url: str, outco
         assert value_of(saver, "target") == (None if outcome == "commit" else 1)
 
 
-def test_what_a_removal_emptied_is_no_target(postgres_url: str) -> None:
+def test_an_emptied_thread_is_refused_as_a_target_of_a_copy(postgres_url: str) -> None:
     """Used item numbers must not come back, and another thread's must not come in."""
     with PostgresSaver(postgres_url) as saver:
         for name in ("source", "target"):
@@ -58,7 +58,7 @@ def test_what_a_removal_emptied_is_no_target(postgres_url: str) -> None:
         assert value_of(saver, "target") == ["xx"]
 
 
-def test_errors_have_their_cause(postgres_url: str) -> None:
+def test_an_error_is_not_its_own_cause(postgres_url: str) -> None:
     """An error is not its own cause.
 
     Keel's errors are also built-in ones, which the driver catches.
@@ -71,7 +71,7 @@ def test_errors_have_their_cause(postgres_url: str) -> None:
         assert told.value.__cause__ is None
 
 
-def test_a_first_put_in_the_middle_of_a_deletion_stays(postgres_url: str) -> None:
+def test_a_first_put_during_a_deletion_is_kept(postgres_url: str) -> None:
     """There was no row to lock.
 
     The new checkpoint belongs to another life of the thread, and is whole.
@@ -91,7 +91,7 @@ def test_a_first_put_in_the_middle_of_a_deletion_stays(postgres_url: str) -> Non
         assert rows(postgres_url, "SELECT count(*) FROM keel_items") == [(0,)]
 
 
-def test_a_removal_that_failed_does_no_harm_to_its_connection(postgres_url: str) -> None:
+def test_a_failed_removal_leaves_its_connection_usable(postgres_url: str) -> None:
     """The first of several statements fails; psycopg's prepared ones must survive."""
     with PostgresSaver(postgres_url, pool_size=1) as saver:
         for n in range(9):
@@ -110,7 +110,7 @@ def test_a_removal_that_failed_does_no_harm_to_its_connection(postgres_url: str)
         assert value_of(saver, "t") is None
 
 
-def test_numbers_that_a_server_gave_out_again_are_known(postgres_url: str) -> None:
+def test_numbers_reused_after_a_failover_are_recognized(postgres_url: str) -> None:
     """After a failover to a lagging replica, this process's base is another entry."""
     with PostgresSaver(postgres_url) as saver, PostgresSaver(postgres_url) as other:
         put(saver, "t", ["kept"])
@@ -135,7 +135,7 @@ def test_a_user_who_owns_a_schema_needs_no_right_to_create_one(postgres_url: str
             behind.execute(f"REASSIGN OWNED BY {role} TO postgres; DROP ROLE {role}".encode())
 
 
-def test_what_other_servers_refuse_is_left_out() -> None:
+def test_ddl_for_other_servers_omits_unsupported_clauses() -> None:
     tables = driver_of(PostgresSaver("postgresql://host/db", schema="x")).tables
     cockroach, yugabyte = (tables.ddl_for(version, True) for version in ("CockroachDB CCL v25", "15.2-YB-2025.1"))
     assert "COLLATE" not in cockroach

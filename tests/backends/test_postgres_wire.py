@@ -58,7 +58,7 @@ def step(saver: PostgresSaver, n: int) -> list[Callable[[], Any]]:
 
 
 @pytest.mark.parametrize("threshold", [0, 5, None])
-def test_one_round_trip_each_on_the_wire(
+def test_each_operation_takes_one_round_trip_on_the_wire(
     saver: PostgresSaver, proxy: servers.Proxy, postgres_url: str, threshold: int | None
 ) -> None:
     """This includes statements that are new to the connection, and prepared ones."""
@@ -80,7 +80,7 @@ def test_one_round_trip_each_on_the_wire(
     assert packed == (32,)
 
 
-def test_one_round_trip_each_on_the_wire_async(saver: PostgresSaver, proxy: servers.Proxy) -> None:
+def test_each_operation_takes_one_round_trip_on_the_wire_async(saver: PostgresSaver, proxy: servers.Proxy) -> None:
     async def count() -> list[int]:
         await saver.aget_tuple(config_for("t"))
         seen = [proxy.round_trips]
@@ -94,7 +94,7 @@ def test_one_round_trip_each_on_the_wire_async(saver: PostgresSaver, proxy: serv
     assert set(asyncio.run(count())) == {1}
 
 
-def test_opening_takes_one_round_trip_more_than_connecting(proxy: servers.Proxy, postgres_url: str) -> None:
+def test_opening_adds_few_round_trips_to_connecting(proxy: servers.Proxy, postgres_url: str) -> None:
     def read(times: int = 1) -> int:
         before = proxy.round_trips
         with PostgresSaver(proxy.url_for(postgres_url)) as saver:
@@ -114,7 +114,7 @@ def test_opening_takes_one_round_trip_more_than_connecting(proxy: servers.Proxy,
     assert read(times=3) == connect() + 5
 
 
-def test_what_the_server_has_forgotten_is_prepared_again(saver: PostgresSaver) -> None:
+def test_statements_are_prepared_again_after_deallocate(saver: PostgresSaver) -> None:
     head_run(saver)
     driver_of(saver).retry(lambda connection: connection.execute("DEALLOCATE ALL"))
     assert head_run(saver).checkpoint["channel_values"] == values(0)
@@ -127,7 +127,7 @@ def head_run(saver: PostgresSaver) -> Any:
 
 
 @pytest.mark.parametrize("cut", ["cut_before_reply", "cut_before_request"])
-def test_a_put_whose_reply_was_lost_knows_itself_again(saver: PostgresSaver, proxy: servers.Proxy, cut: str) -> None:
+def test_a_put_is_recognized_after_a_lost_reply(saver: PostgresSaver, proxy: servers.Proxy, cut: str) -> None:
     """Even if another checkpoint follows it, there is no conflict; its memo is right."""
     head = head_run(saver)
     getattr(proxy, cut)()
@@ -137,7 +137,7 @@ def test_a_put_whose_reply_was_lost_knows_itself_again(saver: PostgresSaver, pro
     assert listed == [("two", values(2)), ("one", values(1)), ("000", values(0))]
 
 
-def test_a_request_that_psycopg_gives_up_waiting_for_is_sent_again(
+def test_a_request_is_sent_again_if_psycopg_gives_up_waiting(
     saver: PostgresSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the socket breaks between two polls, the connection stays in a waiting state."""
@@ -158,7 +158,7 @@ def test_a_request_that_psycopg_gives_up_waiting_for_is_sent_again(
     assert [found.checkpoint["id"] for found in saver.list(config_for("t"))] == ["one", "000"]
 
 
-def test_a_put_sent_again_after_others_built_on_it_is_no_conflict(saver: PostgresSaver, postgres_url: str) -> None:
+def test_a_put_sent_again_after_a_later_put_does_not_conflict(saver: PostgresSaver, postgres_url: str) -> None:
     head = head_run(saver)
     requests: list[Any] = []
     driver: Any = saver.engine.driver
@@ -183,13 +183,13 @@ def test_a_put_sent_again_after_others_built_on_it_is_no_conflict(saver: Postgre
         saver.put(head.config, checkpoint_of("late", values(1)), METADATA, {})
 
 
-def test_a_copy_whose_reply_was_lost_is_no_rival(saver: PostgresSaver, proxy: servers.Proxy) -> None:
+def test_a_copy_succeeds_after_a_lost_reply(saver: PostgresSaver, proxy: servers.Proxy) -> None:
     proxy.cut_before_reply()
     saver.copy_thread("t", "copy")
     assert [found.checkpoint["id"] for found in saver.list(config_for("copy"))] == ["000"]
 
 
-def test_a_put_that_meets_a_deletion_leaves_no_half_thread(postgres_url: str) -> None:
+def test_a_put_during_a_deletion_leaves_no_partial_thread(postgres_url: str) -> None:
     """It reads before the deletion and writes after it.
 
     Its base is gone, so it starts again.
@@ -226,7 +226,7 @@ def test_a_put_that_meets_a_deletion_leaves_no_half_thread(postgres_url: str) ->
 
 
 @pytest.mark.slow
-def test_a_network_that_swallows_the_answer_is_given_up(proxy: servers.Proxy, postgres_url: str) -> None:
+def test_a_silent_network_raises_store_unavailable(proxy: servers.Proxy, postgres_url: str) -> None:
     with PostgresSaver(proxy.url_for(postgres_url), timeout=2) as saver:
         saver.put(config_for("t"), checkpoint_of("000", values(0)), METADATA, {})
         proxy.freeze()
@@ -238,7 +238,7 @@ def test_a_network_that_swallows_the_answer_is_given_up(proxy: servers.Proxy, po
         assert head_run(saver).checkpoint["channel_values"] == values(0)
 
 
-async def test_a_network_that_swallows_the_answer_is_given_up_async(proxy: servers.Proxy, postgres_url: str) -> None:
+async def test_a_silent_network_raises_store_unavailable_async(proxy: servers.Proxy, postgres_url: str) -> None:
     async with PostgresSaver(proxy.url_for(postgres_url), timeout=2) as saver:
         await saver.aput(config_for("t"), checkpoint_of("000", values(0)), METADATA, {})
         proxy.freeze()
@@ -252,7 +252,7 @@ async def test_a_network_that_swallows_the_answer_is_given_up_async(proxy: serve
 
 
 @pytest.mark.slow
-def test_behind_pgbouncer(pgbouncer_url: str) -> None:
+def test_a_saver_works_behind_pgbouncer(pgbouncer_url: str) -> None:
     """With transaction pooling, a client's statements run on any server connection."""
     schema = "behind_pgbouncer"
     options: dict[str, Any] = {"schema": schema, "prepare_threshold": None}
@@ -271,12 +271,17 @@ def test_behind_pgbouncer(pgbouncer_url: str) -> None:
 
 
 @pytest.mark.parametrize("statement", [b"EXECUTE forgotten", b"PREPARE known AS SELECT 2"])
-def test_a_pooler_that_forgets_prepared_statements_is_named(postgres_url: str, statement: bytes) -> None:
+def test_the_error_of_forgotten_statements_names_the_option(postgres_url: str, statement: bytes) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("PREPARE known AS SELECT 1")
         with pytest.raises(psycopg.Error) as caught:
             connection.execute(statement)
     assert "open with prepare_threshold=None" in str(name_error(caught.value, "here"))
+
+
+def test_the_advice_of_the_server_is_a_sentence() -> None:
+    error = psycopg.OperationalError("port 5432 failed: Connection refused\n\tIs the server running on that host?")
+    assert str(name_error(error, "here")).endswith("failed: Connection refused. Is the server running on that host?")
 
 
 def converse(saver: PostgresSaver, thread: str) -> None:

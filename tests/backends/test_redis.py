@@ -36,18 +36,18 @@ EVIL += ["a\xa0b", "\u3000", "\x85", "\u2028"]  # Python's white space
 
 @pytest.mark.parametrize("encode", [names.name, names.word, names.name_or_mark])
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
-def test_what_is_encoded_comes_back(encode: Callable[[str], str], text: str) -> None:
+def test_encoded_names_are_decoded_unchanged(encode: Callable[[str], str], text: str) -> None:
     assert names.parse_name(encode(text)) == text
     assert not re.search(r"[\x00-\x20\x7f]", encode(text))
 
 
 @given(ids=st.lists(st.text(st.sampled_from(":%{}#~ \x00aé"), max_size=4), min_size=3, max_size=3))
-def test_no_two_lists_of_ids_share_a_field(ids: list[str]) -> None:
+def test_lists_of_ids_are_encoded_unambiguously(ids: list[str]) -> None:
     assert list(map(names.parse_name, ":".join(map(names.name, ids)).split(":"))) == ids
 
 
 @given(st.lists(st.tuples(*[st.text(st.sampled_from("\x00\x01\x02a~é𐀀"), max_size=3)] * 3), min_size=2, max_size=2))
-def test_members_of_the_index_are_in_the_order_of_time_and_id(lives: list[tuple[str, ...]]) -> None:
+def test_members_of_the_index_are_sorted_by_time_and_id(lives: list[tuple[str, ...]]) -> None:
     first, second = lives
     members = [names.member_of(*life) for life in lives]
     assert (members[0] < members[1]) == (first < second)
@@ -60,7 +60,7 @@ def test_a_prefix_that_would_break_keys_is_refused(redis_url: str, prefix: str) 
         RedisSaver(redis_url, prefix=prefix)
 
 
-def test_ids_of_any_form_are_kept_apart(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_ids_of_any_form_stay_distinct(opened: Open, behind: Any, redis_prefix: str) -> None:
     saver = opened()
     ids = [text for text in EVIL if text]
     for thread in ids:
@@ -106,7 +106,7 @@ def test_stores_with_other_prefixes_do_not_see_each_other(opened: Open, redis_pr
 
 
 @pytest.mark.parametrize("key", ["users:1", "{00}:threadz", "{zz}:threads", "thread:t"])
-def test_keys_of_others_are_not_touched(opened: Open, behind: Any, redis_prefix: str, key: str) -> None:
+def test_keys_of_other_programs_are_not_touched(opened: Open, behind: Any, redis_prefix: str, key: str) -> None:
     behind.set(f"{redis_prefix}:{key}", "theirs")
     with pytest.raises(NotAKeelStore, match=re.escape(repr(f"{redis_prefix}:{key}"))):
         put(opened(), 1)
@@ -118,7 +118,9 @@ def test_keys_of_others_are_not_touched(opened: Open, behind: Any, redis_prefix:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("kind", ["string", "list", "hash"])
-def test_what_is_no_thread_is_refused(opened: Open, behind: Any, redis_prefix: str, kind: str, face: str) -> None:
+def test_a_key_that_is_not_a_thread_is_refused(
+    opened: Open, behind: Any, redis_prefix: str, kind: str, face: str
+) -> None:
     saver = opened()
     saver.setup()
     key = names.Keys(redis_prefix).thread("t")
@@ -157,14 +159,14 @@ def test_a_newer_format_is_refused(opened: Open, behind: Any, redis_prefix: str)
         opened().get_tuple(at())
 
 
-def test_the_mark_of_the_format_is_put_back(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_a_missing_format_mark_is_restored_by_a_put(opened: Open, behind: Any, redis_prefix: str) -> None:
     put(opened(), 1)
     behind.delete(f"{redis_prefix}:keel")
     put(opened(), 2)
     assert behind.get(f"{redis_prefix}:keel") == b"1"
 
 
-def test_reading_makes_nothing(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_reading_creates_no_keys(opened: Open, behind: Any, redis_prefix: str) -> None:
     saver = opened()
     assert saver.get_tuple(at()) is None
     assert [*saver.list(None), *saver.threads()] == []
@@ -174,7 +176,7 @@ def test_reading_makes_nothing(opened: Open, behind: Any, redis_prefix: str) -> 
     assert keys(behind, redis_prefix, "") == [f"{redis_prefix}:keel".encode()]
 
 
-def test_a_store_that_shall_not_be_made(opened: Open) -> None:
+def test_auto_setup_false_creates_no_store(opened: Open) -> None:
     with pytest.raises(NotSetUp, match="setup"):
         put(opened(auto_setup=False), 1)
     with pytest.raises(NotFound):
@@ -204,7 +206,7 @@ def test_read_only_writes_nothing(opened: Open, behind: Any, redis_prefix: str) 
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_scripts_are_sent_again_when_the_server_forgot_them(opened: Open, behind: Any, face: str) -> None:
+def test_scripts_are_sent_again_after_a_script_flush(opened: Open, behind: Any, face: str) -> None:
     saver = opened()
     caller = FACES[face](lambda: saver)
     for number in range(1, 4):
@@ -218,7 +220,7 @@ def test_scripts_are_sent_again_when_the_server_forgot_them(opened: Open, behind
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_one_round_trip_each_on_the_wire(redis_url: str, redis_prefix: str, face: str) -> None:
+def test_each_operation_takes_one_round_trip_on_the_wire(redis_url: str, redis_prefix: str, face: str) -> None:
     host, port = re.fullmatch(r"redis://(.*):(\d+)/0", redis_url).groups()  # type: ignore[union-attr]
     with servers.proxy(host, int(port)) as proxy:
         saver = RedisSaver(proxy.url_for(redis_url), prefix=redis_prefix, ttl=100)
@@ -241,7 +243,7 @@ def test_one_round_trip_each_on_the_wire(redis_url: str, redis_prefix: str, face
         saver.close()
 
 
-def test_after_close_nothing_goes(opened: Open) -> None:
+def test_a_closed_saver_refuses_every_call(opened: Open) -> None:
     saver = opened()
     put(saver, 1)
     saver.close()

@@ -77,7 +77,7 @@ LETS_LIVE: dict[str, Callable[[RedisSaver], object]] = {
 
 
 @pytest.mark.parametrize("act", LETS_LIVE)
-def test_what_lets_the_thread_live_lets_its_cells_live(opened: Open, behind: Any, redis_prefix: str, act: str) -> None:
+def test_renewing_a_thread_renews_its_cells(opened: Open, behind: Any, redis_prefix: str, act: str) -> None:
     saver = opened(ttl=100, refresh_ttl_on_read=True)
     put(saver, 1)
     swap(saver, "k", None, cell("1"))
@@ -100,7 +100,7 @@ def test_a_thread_and_its_cells_expire_together(opened: Open, behind: Any, redis
     assert listed(saver) == ["k"]
 
 
-def test_cells_without_a_thread_live_as_the_saver_says(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_cells_without_a_thread_have_the_ttl_of_the_saver(opened: Open, behind: Any, redis_prefix: str) -> None:
     swap(opened(), "k", None, cell("1"))
     assert left(behind, redis_prefix) < 0
     swap(opened(ttl=100), "k", "1", cell("2"))
@@ -109,7 +109,7 @@ def test_cells_without_a_thread_live_as_the_saver_says(opened: Open, behind: Any
         opened().set_ttl("t", 5)
 
 
-def test_cells_live_as_long_as_a_thread_of_its_own_time(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_cells_follow_a_ttl_set_for_their_thread(opened: Open, behind: Any, redis_prefix: str) -> None:
     saver = opened(ttl=10)
     put(saver, 1)
     swap(saver, "k", None, cell("1"))
@@ -125,7 +125,7 @@ def test_cells_live_as_long_as_a_thread_of_its_own_time(opened: Open, behind: An
 
 
 @pytest.mark.parametrize("ttl", [None, 10])
-def test_cells_outlive_no_claim_of_another_saver(
+def test_a_saver_with_a_shorter_ttl_does_not_expire_cells_early(
     opened: Open, behind: Any, redis_prefix: str, ttl: float | None
 ) -> None:
     """A saver with a shorter time to live, or none, must not let cells expire early.
@@ -137,7 +137,7 @@ def test_cells_outlive_no_claim_of_another_saver(
     assert 990 < left(behind, redis_prefix) <= 1000
 
 
-def test_a_claim_outlives_a_thread_that_is_about_to_expire(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_a_claim_outlives_an_expiring_thread(opened: Open, behind: Any, redis_prefix: str) -> None:
     saver = opened(ttl=100)
     put(saver, 1)
     behind.pexpire(Keys(redis_prefix).thread("t"), 1000)
@@ -155,7 +155,7 @@ def test_a_copy_keeps_the_cells_it_had(opened: Open, behind: Any, redis_prefix: 
     assert 99 < left(behind, redis_prefix, "copy") <= 100
 
 
-def test_what_is_shared_does_not_expire_here(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_shared_cells_do_not_expire(opened: Open, behind: Any, redis_prefix: str) -> None:
     swap(opened(ttl=100), "k", None, cell("1", origin="t", expires_at=1), SHARED)
     assert left(behind, redis_prefix, "") < 0
 
@@ -177,7 +177,7 @@ def test_a_deleted_thread_leaves_no_key(opened: Open, behind: Any, redis_prefix:
 
 
 @pytest.mark.parametrize("empty", ["swap", "remove"])
-def test_empty_cells_leave_no_key(opened: Open, behind: Any, redis_prefix: str, empty: str) -> None:
+def test_emptied_cells_leave_no_key(opened: Open, behind: Any, redis_prefix: str, empty: str) -> None:
     saver = opened()
     for shelf in (MINE, SHARED):
         swap(saver, "k", None, cell("1", b"body", origin="t"), shelf)
@@ -189,7 +189,7 @@ def test_empty_cells_leave_no_key(opened: Open, behind: Any, redis_prefix: str, 
 
 
 @pytest.mark.parametrize("origin", ORIGINS, ids=ascii)
-def test_what_other_threads_have_shared_stays(opened: Open, origin: str) -> None:
+def test_shared_cells_of_other_threads_are_kept(opened: Open, origin: str) -> None:
     saver = opened()
     for number, each in enumerate(ORIGINS):
         swap(saver, f"k{number}", None, cell(f"{number}", origin=each), SHARED)
@@ -200,7 +200,7 @@ def test_what_other_threads_have_shared_stays(opened: Open, origin: str) -> None
     ]
 
 
-def test_a_cell_goes_with_the_thread_that_wrote_it_last(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_a_shared_cell_belongs_to_its_last_writer(opened: Open, behind: Any, redis_prefix: str) -> None:
     saver = opened()
     for expected, token, origin in ((None, "1", "t"), ("1", "2", "u"), ("2", "3", "u")):
         swap(saver, "k", expected, cell(token, origin=origin), SHARED)
@@ -212,14 +212,14 @@ def test_a_cell_goes_with_the_thread_that_wrote_it_last(opened: Open, behind: An
     assert behind.zrange(cell_keys(redis_prefix, "")[1], 0, -1) == [b"tool:k"]
 
 
-def test_a_body_goes_when_it_is_replaced_by_none(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_a_body_is_deleted_when_it_becomes_empty(opened: Open, behind: Any, redis_prefix: str) -> None:
     saver = opened()
     swap(saver, "k", None, cell("1", b"body"))
     swap(saver, "k", "1", replace(cell("2"), body=b""))
     assert behind.hkeys(cell_keys(redis_prefix)[0]) == [b"tool:k"]
 
 
-def test_names_without_a_cell_are_passed_over(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_names_without_a_cell_are_skipped(opened: Open, behind: Any, redis_prefix: str) -> None:
     """A user who may write sorted sets, but not hashes, leaves them (ACL)."""
     saver = opened()
     for key in "be":
@@ -251,7 +251,7 @@ def test_small_bodies_are_stored_smaller(opened: Open, behind: Any, redis_prefix
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\n", b"token \n", b"token when origin\n", b"\xff  \n"], ids=ascii)
-def test_damage_is_named(opened: Open, behind: Any, redis_prefix: str, damaged: bytes) -> None:
+def test_a_damaged_cell_raises_corrupt_store(opened: Open, behind: Any, redis_prefix: str, damaged: bytes) -> None:
     saver = opened()
     swap(saver, "k", None, cell("1"))
     behind.hset(cell_keys(redis_prefix)[0], "tool:k", damaged)
@@ -261,7 +261,9 @@ def test_damage_is_named(opened: Open, behind: Any, redis_prefix: str, damaged: 
 
 
 @pytest.mark.parametrize("where", ["resume:run", "approvals:", "audithead:head"])
-def test_a_damaged_token_ends_every_loop(opened: Open, behind: Any, redis_prefix: str, where: str) -> None:
+def test_a_damaged_token_raises_an_error_instead_of_looping(
+    opened: Open, behind: Any, redis_prefix: str, where: str
+) -> None:
     """Lua and Python read damaged tokens differently.
 
     Lua reads the leading letters and digits, Python reads to the blank.
@@ -300,7 +302,7 @@ def every_verb(saver: RedisSaver) -> list[Callable[[], object]]:
     ]
 
 
-def test_keys_of_others_are_not_touched(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_keys_of_other_programs_are_not_touched(opened: Open, behind: Any, redis_prefix: str) -> None:
     saver = opened()
     saver.setup()
     hashed, names = cell_keys(redis_prefix)
@@ -318,7 +320,7 @@ def test_keys_of_others_are_not_touched(opened: Open, behind: Any, redis_prefix:
     assert len(keys(behind, redis_prefix, "")) == 2
 
 
-def test_cells_are_known_as_keel_s(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_cells_are_recognized_without_the_format_mark(opened: Open, behind: Any, redis_prefix: str) -> None:
     for shelf in (MINE, SHARED):
         swap(opened(), "k", None, cell("1"), shelf)
     behind.delete(f"{redis_prefix}:keel")
@@ -326,7 +328,7 @@ def test_cells_are_known_as_keel_s(opened: Open, behind: Any, redis_prefix: str)
     assert held(opened(), "k") == cell("1")
 
 
-def test_read_only_swaps_nothing(opened: Open) -> None:
+def test_a_read_only_saver_refuses_swaps(opened: Open) -> None:
     swap(opened(), "k", None, cell("1"))
     reader = opened(read_only=True)
     for call in (every_verb(reader)[0], every_verb(reader)[-1]):
@@ -337,7 +339,7 @@ def test_read_only_swaps_nothing(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_one_round_trip_each_on_the_wire(redis_url: str, redis_prefix: str, face: str) -> None:
+def test_each_cell_verb_takes_one_round_trip_on_the_wire(redis_url: str, redis_prefix: str, face: str) -> None:
     host, port = re.fullmatch(r"redis://(.*):(\d+)/0", redis_url).groups()  # type: ignore[union-attr]
     with servers.proxy(host, int(port)) as proxy:
         saver = RedisSaver(proxy.url_for(redis_url), prefix=redis_prefix, ttl=100)

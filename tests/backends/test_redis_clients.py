@@ -40,7 +40,7 @@ __all__ = ["behind", "opened"]  # fixtures
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_threads_are_on_all_masters_and_listed_together(redis_cluster_url: str, face: str) -> None:
+def test_threads_on_all_masters_are_listed_together(redis_cluster_url: str, face: str) -> None:
     with redis_store(redis_cluster_url) as store, client_of(redis_cluster_url) as cluster:
         caller = FACES[face](store.open)
         ids = [f"{n:04}" for n in range(60)]
@@ -59,7 +59,7 @@ def test_threads_are_on_all_masters_and_listed_together(redis_cluster_url: str, 
         caller.close()
 
 
-async def test_a_cluster_s_own_clients(redis_cluster_url: str) -> None:
+async def test_clients_of_a_cluster_are_accepted(redis_cluster_url: str) -> None:
     url = redis_cluster_url.replace("+cluster", "")
     with redis_store(redis_cluster_url) as store:
         async with AsyncRedisCluster.from_url(url) as async_client:
@@ -72,7 +72,7 @@ async def test_a_cluster_s_own_clients(redis_cluster_url: str) -> None:
                 assert client.ping()
 
 
-def test_tasks_that_come_at_once_begin_a_cluster_s_client_once(redis_cluster_url: str) -> None:
+def test_concurrent_tasks_start_the_client_of_a_cluster_once(redis_cluster_url: str) -> None:
     """The first of them may be cancelled during the start."""
 
     async def main(saver: RedisSaver, round: str) -> list[Any]:
@@ -104,7 +104,7 @@ def test_calls_to_a_cluster_wait_for_a_connection(redis_cluster_url: str, at_onc
         saver.close()
 
 
-async def test_a_call_to_a_cluster_does_not_wait_for_ever(redis_cluster_url: str) -> None:
+async def test_a_call_to_a_cluster_does_not_wait_forever(redis_cluster_url: str) -> None:
     with redis_store(redis_cluster_url) as store:
         saver = RedisSaver(redis_cluster_url, prefix=store.prefix, durability="any", max_connections=1, timeout=0.2)
         await _aput(saver, "t")
@@ -120,7 +120,7 @@ async def test_a_call_to_a_cluster_does_not_wait_for_ever(redis_cluster_url: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("face", ["threads", "loop"])
-def test_a_cluster_that_loses_a_master_says_that_it_cannot_be_reached(face: str) -> None:
+def test_a_cluster_without_a_master_raises_store_unavailable(face: str) -> None:
     """Waiting calls get the error, too.
 
     The client closes their connection after the failure of another call.
@@ -166,7 +166,7 @@ async def _aput(saver: RedisSaver, thread: str) -> Any:
 # -- a user's own client ---------------------------------------------------------------------------------------
 
 
-async def test_own_clients_stay_open(redis_url: str, redis_prefix: str) -> None:
+async def test_clients_of_the_user_stay_open(redis_url: str, redis_prefix: str) -> None:
     async with aio.Redis.from_url(redis_url) as async_client:
         with Redis.from_url(redis_url) as client:
             async with RedisSaver(client=client, async_client=async_client, prefix=redis_prefix) as saver:
@@ -189,7 +189,7 @@ async def test_one_client_is_enough(redis_url: str, redis_prefix: str) -> None:
             saver.get_tuple(at())
 
 
-def test_clients_that_do_not_fit_are_refused(redis_url: str) -> None:
+def test_unsuitable_clients_are_refused(redis_url: str) -> None:
     with Redis.from_url(redis_url, decode_responses=True) as client:
         with pytest.raises(InvalidInput, match="decode_responses"):
             RedisSaver(client=client)
@@ -199,7 +199,7 @@ def test_clients_that_do_not_fit_are_refused(redis_url: str) -> None:
         RedisSaver()
 
 
-def test_behind_sentinel(tmp_path: Path) -> None:
+def test_a_saver_works_behind_sentinel(tmp_path: Path) -> None:
     _, program = own_redis()
     with servers.redis(servers.DURABLE) as server, Redis.from_url(server.url) as direct:
         port = direct.connection_pool.connection_kwargs["port"]
@@ -244,7 +244,7 @@ def sentinel_of(program: Path, port: int, directory: Path) -> Iterator[int]:
 # -- processes, threads and loops ------------------------------------------------------------------------------
 
 
-def test_a_forked_child_has_connections_of_its_own(opened: Open, behind: Any) -> None:
+def test_a_forked_child_has_its_own_connections(opened: Open, behind: Any) -> None:
     saver = opened()
     put(saver, 1)
     asyncio.run(_get(saver))
@@ -317,7 +317,7 @@ LOOPS: dict[str, Callable[[Callable[[], Any]], object]] = {
 
 @pytest.mark.parametrize("server", ["one", "cluster"])
 @pytest.mark.parametrize("kind", LOOPS)
-def test_loops_may_come_and_go(
+def test_loops_that_end_leave_no_connections(
     redis_url: str, redis_cluster_url: str, kind: str, server: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with redis_store(redis_url if server == "one" else redis_cluster_url) as store:
@@ -336,7 +336,7 @@ def test_loops_may_come_and_go(
 
 
 @pytest.mark.parametrize("kind", LOOPS)
-def test_a_saver_that_is_not_closed_leaves_no_warning(
+def test_an_unclosed_saver_leaves_no_warning(
     redis_url: str, redis_prefix: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def use(saver: RedisSaver) -> None:
@@ -348,7 +348,7 @@ def test_a_saver_that_is_not_closed_leaves_no_warning(
     assert not caplog.records
 
 
-def test_nor_wherever_the_collector_has_moved_its_socket(redis_url: str, redis_prefix: str) -> None:
+def test_an_unclosed_saver_leaves_no_warning_during_collection(redis_url: str, redis_prefix: str) -> None:
     # A collection during a request may finalize the socket before its connection.
     thresholds = gc.get_threshold()
     gc.freeze()  # collections that look only at objects that are created here
@@ -365,7 +365,7 @@ def test_nor_wherever_the_collector_has_moved_its_socket(redis_url: str, redis_p
     assert not [each.message for each in warned if each.category is ResourceWarning]
 
 
-def test_loops_at_once(opened: Open) -> None:
+def test_concurrent_loops_share_a_saver(opened: Open) -> None:
     saver = opened()
     failures: list[BaseException] = []
 
@@ -390,7 +390,7 @@ def test_loops_at_once(opened: Open) -> None:
 
 
 @pytest.mark.slow
-async def test_closed_from_a_thread_while_the_loop_runs(opened: Open) -> None:
+async def test_a_saver_can_be_closed_in_a_thread_while_its_loop_runs(opened: Open) -> None:
     saver = opened()
     put(saver, 1)
     assert id_of(await saver.aget_tuple(at())) == "0001"
@@ -402,7 +402,7 @@ async def test_closed_from_a_thread_while_the_loop_runs(opened: Open) -> None:
 
 
 @pytest.mark.slow
-async def test_closed_in_the_loop_itself(redis_url: str, redis_prefix: str) -> None:
+async def test_a_saver_can_be_closed_in_its_loop(redis_url: str, redis_prefix: str) -> None:
     with RedisSaver(redis_url, prefix=redis_prefix) as saver:
         put(saver, 1)
         assert id_of(await saver.aget_tuple(at())) == "0001"

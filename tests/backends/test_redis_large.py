@@ -16,7 +16,7 @@ from langgraph_keel.testing.rig import at, checkpoint_of, id_of, values_of
 __all__ = ["behind", "opened"]  # fixtures
 
 
-def test_what_is_left_of_a_long_thread_is_found(opened: Open) -> None:
+def test_the_rest_of_a_long_thread_is_found_after_deleting_runs(opened: Open) -> None:
     saver = opened()
     saver.put(at("t", "sub"), checkpoint_of("first", {"a": 1}), {}, {})  # type: ignore[arg-type]
     config = at()
@@ -33,7 +33,7 @@ def test_what_is_left_of_a_long_thread_is_found(opened: Open) -> None:
     assert [(info.checkpoints, info.latest) for info in saver.threads()] == [(2, "0399")]
 
 
-def test_many_tasks_write_in_order_and_are_copied(opened: Open) -> None:
+def test_writes_of_many_tasks_are_kept_and_copied(opened: Open) -> None:
     saver = opened()
     config = put(saver, 1)
     for number in range(2100):
@@ -56,7 +56,7 @@ def test_batches_are_numbered_without_gaps(opened: Open, behind: Any, redis_pref
         assert numbers == set(range(number))
 
 
-def test_a_state_larger_than_what_lua_can_unpack(opened: Open) -> None:
+def test_a_state_larger_than_the_limit_of_unpack_in_lua(opened: Open) -> None:
     saver = opened()
     items = [f"{number} {'x' * 70000}" if number % 2 else str(number) for number in range(40)]
     channels = {f"channel {number}": [number, *map(str, range(40))] for number in range(2200)}
@@ -67,7 +67,7 @@ def test_a_state_larger_than_what_lua_can_unpack(opened: Open) -> None:
 
 
 @pytest.mark.slow
-def test_memory_of_a_chat(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_a_chat_takes_at_most_twice_the_size_of_its_messages(opened: Open, behind: Any, redis_prefix: str) -> None:
     """At most twice the messages' size, with all checkpoints and writes of a graph."""
     messages = [_message(number) for number in range(300)]
     raw = sum(len(JsonPlusSerializer().dumps_typed(message)[1]) for message in messages)

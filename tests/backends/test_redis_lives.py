@@ -36,7 +36,7 @@ def seen(saver: RedisSaver) -> tuple[list[tuple[str, str | None]], list[str | No
 
 @pytest.mark.parametrize("end", [lambda behind, key: behind.pexpire(key, 1), lambda behind, key: behind.delete(key)])
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_thread_begun_anew_is_listed_once(
+def test_a_restarted_thread_is_listed_once(
     opened: Open, behind: Any, redis_prefix: str, end: End, read_only: bool
 ) -> None:
     saver = opened()
@@ -53,7 +53,7 @@ def test_a_thread_begun_anew_is_listed_once(
     assert behind.zcard(f"{redis_prefix}:{{{names.bucket_of('t')}}}:threads") == (2 if read_only else 1)
 
 
-def test_a_thread_that_moves_while_it_is_listed_is_listed(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_moves_in_the_index_is_still_listed(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """It moves within the index, between the trips to the index and to the thread."""
     saver, other = opened(), opened()
     put_at(saver, 1, "2026-01-01")
@@ -74,7 +74,7 @@ def test_a_thread_that_moves_while_it_is_listed_is_listed(opened: Open, monkeypa
     assert trips == ["read_threads", "read_values", "search", "read_values", "find_runs"]
 
 
-def test_what_an_expired_thread_left_does_not_hide_its_follower(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_remains_of_an_expired_thread_do_not_hide_its_successor(opened: Open, behind: Any, redis_prefix: str) -> None:
     """The same checkpoint, perhaps from a backup, has the expired one's index entry."""
     expiring, stays = opened(ttl=0.05), opened()
     put(expiring, 1)
@@ -109,7 +109,7 @@ def big(who: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("follows", ["head", "parent"])
-def test_nothing_is_built_on_what_was_lost(opened: Open, behind: Any, redis_prefix: str, follows: str) -> None:
+def test_a_put_never_builds_on_a_lost_checkpoint(opened: Open, behind: Any, redis_prefix: str, follows: str) -> None:
     """The lost entry's number is used again, for an entry that must not be confused."""
     first, second = opened(on_conflict="fork"), opened(on_conflict="fork")
     put(first, 1, values={"plan": 0, "list": [0]})
@@ -130,7 +130,7 @@ def put_after(saver: KeelSaver, parent: str | None, number: str, values: Any) ->
     return saver.put(at("t", "", parent), checkpoint_of(number, values), {}, versions)  # type: ignore[arg-type]
 
 
-def test_pruning_what_was_lost_removes_nothing_else(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_pruning_a_lost_checkpoint_removes_nothing_else(opened: Open, behind: Any, redis_prefix: str) -> None:
     saver = opened()
     put(saver, 1)
     before = Rewound(behind, redis_prefix)
@@ -155,7 +155,7 @@ def test_pruning_what_was_lost_removes_nothing_else(opened: Open, behind: Any, r
     ],
     ids=["unreadable", "missing", "another type"],
 )
-def test_a_thread_that_is_damaged_is_named(
+def test_a_damaged_thread_is_named(
     opened: Open, behind: Any, redis_prefix: str, damage: End, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Previously, listings silently omitted it, and removed it from the index."""
@@ -171,7 +171,7 @@ def test_a_thread_that_is_damaged_is_named(
         saver.retention.erase(user_id="nobody", dry_run=True)
 
 
-def test_a_thread_that_is_damaged_can_be_deleted(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_a_damaged_thread_can_be_deleted(opened: Open, behind: Any, redis_prefix: str) -> None:
     saver = opened()
     put(saver, 1)
     behind.hset(names.Keys(redis_prefix).thread("t"), "thread", "?")

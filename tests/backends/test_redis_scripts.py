@@ -209,7 +209,7 @@ def filled(url: str) -> Iterator[tuple[RedisSaver, Any]]:
         yield saver, client
 
 
-def test_every_script_is_run(url: str) -> None:
+def test_these_tests_run_every_script(url: str) -> None:
     with filled(url) as (saver, client):
         driver = Recorded(driver_of(saver))
         # Without a thread of the tenant, `delete_all` finds no keys and sends no script.
@@ -225,7 +225,7 @@ def test_every_script_is_run(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_no_script_hangs_on_damage_or_fails_without_a_name(url: str) -> None:
+def test_scripts_on_damaged_keys_end_with_a_named_error(url: str) -> None:
     """Exceptions other than `KeelError` fail the test.
 
     A timeout means that the server was busy.
@@ -260,7 +260,7 @@ def restore(client: Any, held: dict[bytes, bytes]) -> None:
     pipeline.execute()
 
 
-def test_a_damaged_member_of_the_names_of_cells_is_passed_over_and_named(url: str) -> None:
+def test_a_damaged_name_of_a_cell_is_skipped_and_reported(url: str) -> None:
     """One changed byte made a script loop forever, which blocked all clients."""
     with filled(url) as (saver, client):
         (key,) = client.scan_iter(match="*:names:t")
@@ -285,7 +285,7 @@ def test_a_damaged_member_of_the_names_of_cells_is_passed_over_and_named(url: st
         ("*:marks", None, "it holds a list, not a hash"),
     ],
 )
-def test_a_key_that_holds_something_else_is_named(url: str, pattern: str, thread: str | None, said: str) -> None:
+def test_a_key_of_another_type_is_named(url: str, pattern: str, thread: str | None, said: str) -> None:
     with filled(url) as (saver, client):
         key = next(client.scan_iter(match=pattern))
         client.delete(key)
@@ -293,7 +293,7 @@ def test_a_key_that_holds_something_else_is_named(url: str, pattern: str, thread
         assert (thread, key.decode(), said) in [(each.thread_id, each.path, each.message) for each in saver.check()]
 
 
-def test_the_keys_of_a_tenant_are_as_they_should_be(url: str) -> None:
+def test_the_check_accepts_the_keys_of_a_tenant(url: str) -> None:
     with filled(url) as (saver, client):
         theirs = saver.for_tenant("acme")
         theirs.put(config_for("t"), checkpoint_of("00000001", {}), METADATA, {})
@@ -312,7 +312,7 @@ def test_a_damaged_field_of_a_thread_is_named(url: str, field: str) -> None:
         assert f'the field "{field}" is damaged' in [each.message for each in saver.check() if each.thread_id == "t"]
 
 
-def test_a_changed_byte_of_the_line_of_a_checkpoint_is_damage(url: str) -> None:
+def test_a_changed_byte_in_the_line_of_a_checkpoint_is_detected(url: str) -> None:
     """It names the items of a value and the parent; no header's checksum covers it."""
     with filled(url) as (saver, client):
         (key,) = client.scan_iter(match="*:thread:t")
@@ -327,7 +327,7 @@ def test_a_changed_byte_of_the_line_of_a_checkpoint_is_damage(url: str) -> None:
         assert [each for each in saver.check() if each.kind != "harmless"] == []
 
 
-def test_a_ghost_is_none_to_be_read_whatever_the_field_of_its_id_says(url: str) -> None:
+def test_a_ghost_stays_hidden_if_the_field_of_its_id_is_damaged(url: str) -> None:
     with filled(url) as (saver, client):
         (key,) = client.scan_iter(match="*:thread:t")
         store, driver = store_of(saver), driver_of(saver)
@@ -340,7 +340,7 @@ def test_a_ghost_is_none_to_be_read_whatever_the_field_of_its_id_says(url: str) 
 
 
 @pytest.mark.slow
-def test_a_write_of_another_task_is_damage(url: str) -> None:
+def test_a_write_with_a_changed_task_is_detected(url: str) -> None:
     """The id and the path of a task are stored before the body, in plain text."""
     with filled(url) as (saver, client):
         (key,) = client.scan_iter(match="*:thread:t")

@@ -76,7 +76,7 @@ KEEPS = {
 
 
 @pytest.mark.parametrize("name", KEEPS)
-def test_it_says_what_the_server_keeps(caller_of: Caller, name: str) -> None:
+def test_a_server_with_weak_durability_causes_a_warning(caller_of: Caller, name: str) -> None:
     (appendonly, appendfsync), words = KEEPS[name]
     with running("--appendonly", appendonly, "--appendfsync", appendfsync) as (url, _):
         saver = RedisSaver(url)
@@ -93,12 +93,12 @@ def test_it_says_what_the_server_keeps(caller_of: Caller, name: str) -> None:
         assert saver.durability() == Durability(appendonly, appendfsync, words, "noeviction")
 
 
-async def test_it_says_so_in_a_loop_too(redis_url: str, redis_prefix: str) -> None:
+async def test_adurability_describes_the_server(redis_url: str, redis_prefix: str) -> None:
     async with RedisSaver(redis_url, prefix=redis_prefix) as saver:
         assert (await saver.adurability()).is_on_disk
 
 
-def test_without_config_it_asks_info() -> None:
+def test_durability_is_read_from_info_without_config() -> None:
     with running("--appendonly", "yes", "--maxmemory-policy", "allkeys-lru") as (url, behind):
         allowed = {"enabled": True, "passwords": ["+p"], "keys": ["*"], "categories": ["+@all"]}
         behind.acl_setuser("app", **allowed, commands=["-config"])
@@ -134,7 +134,7 @@ def test_a_server_that_evicts_is_refused(caller_of: Caller, policy: str) -> None
 # -- access ----------------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_password(caller_of: Caller) -> None:
+def test_a_wrong_password_raises_access_denied(caller_of: Caller) -> None:
     with servers.redis(password="right") as server:
         for url in (server.url.replace("right", "wrong"), server.url.replace(":right@", "")):
             caller = caller_of(RedisSaver(url))
@@ -149,7 +149,7 @@ def test_a_wrong_password(caller_of: Caller) -> None:
 
 
 @pytest.mark.parametrize("lacking", ["evalsha", "hset", "zadd", "keys"])
-def test_what_a_user_may_not(caller_of: Caller, lacking: str) -> None:
+def test_a_user_without_rights_gets_access_denied(caller_of: Caller, lacking: str) -> None:
     with running(*servers.DURABLE) as (url, behind):
         with RedisSaver(url) as saver:
             put(saver, 1)
@@ -165,7 +165,7 @@ def test_what_a_user_may_not(caller_of: Caller, lacking: str) -> None:
             assert [info.thread_id for info in saver.threads()] == ["t"]
 
 
-def test_the_rights_that_the_page_names_are_enough() -> None:
+def test_the_documented_rights_are_sufficient() -> None:
     page = Path(redis_backend.__file__).with_name("README.md").read_text(encoding="utf-8")
     (rights,) = re.findall(r"an ACL user with `([^`]+)`", page)
     with running(*servers.DURABLE) as (url, behind):
@@ -192,7 +192,7 @@ def test_the_rights_that_the_page_names_are_enough() -> None:
 
 
 @pytest.mark.parametrize("lacking", ["hset", "zadd", "hget"])
-def test_what_a_user_may_not_do_to_cells(caller_of: Caller, lacking: str) -> None:
+def test_a_user_without_rights_cannot_swap_cells(caller_of: Caller, lacking: str) -> None:
     with running(*servers.DURABLE) as (url, behind):
         mine = caller_of(RedisSaver(url))
         mine.verb("swap_cell", SHELF, "k", None, cell("1"))
@@ -208,7 +208,7 @@ def test_what_a_user_may_not_do_to_cells(caller_of: Caller, lacking: str) -> Non
 # -- full, read-only, absent -----------------------------------------------------------------------------------
 
 
-def test_a_server_out_of_memory(caller_of: Caller) -> None:
+def test_a_server_out_of_memory_refuses_writes(caller_of: Caller) -> None:
     with running(*servers.DURABLE) as (url, behind):
         caller = caller_of(RedisSaver(url))
         for n in range(1, 20):
@@ -234,7 +234,7 @@ def test_a_server_out_of_memory(caller_of: Caller) -> None:
         assert not list(behind.scan_iter(match="*:thread:*"))
 
 
-def test_cells_of_a_server_out_of_memory(caller_of: Caller) -> None:
+def test_a_server_out_of_memory_refuses_swaps(caller_of: Caller) -> None:
     with running(*servers.DURABLE) as (url, behind):
         caller = caller_of(RedisSaver(url))
         for key in "ab":
@@ -291,7 +291,7 @@ def until(holds: Callable[[], Any]) -> None:
         time.sleep(0.05)
 
 
-def test_a_server_that_is_down(caller_of: Caller) -> None:
+def test_a_server_that_is_down_raises_store_unavailable(caller_of: Caller) -> None:
     caller = caller_of(RedisSaver(f"redis://127.0.0.1:{servers.free_port()}/0", timeout=2))
     for call in (lambda: caller.put(at(), checkpoint_of("1", {"a": 1})), lambda: caller.get_tuple(at())):
         began = time.monotonic()
@@ -301,7 +301,7 @@ def test_a_server_that_is_down(caller_of: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_answer(caller_of: Caller) -> None:
+def test_a_silent_server_raises_store_unavailable(caller_of: Caller) -> None:
     with servers.redis(own=True) as server:
         caller = caller_of(RedisSaver(server.url, timeout=2))
         caller.put(at(), checkpoint_of("1", {"a": 1}))
@@ -318,7 +318,7 @@ def test_a_server_that_does_not_answer(caller_of: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_threads_do_not_wait_for_one_another_when_it_does_not_answer() -> None:
+def test_concurrent_calls_to_a_silent_server_fail_together() -> None:
     """Ten first calls at the same time fail after one timeout, not after ten."""
     with servers.redis(own=True) as server, RedisSaver(server.url, timeout=2, durability="any") as saver:
         with Redis.from_url(server.url, socket_timeout=None) as behind:
@@ -330,7 +330,7 @@ def test_threads_do_not_wait_for_one_another_when_it_does_not_answer() -> None:
         assert time.monotonic() - began < 12
 
 
-def test_a_script_of_another_that_does_not_end(caller_of: Caller) -> None:
+def test_a_server_busy_with_a_script_raises_store_busy(caller_of: Caller) -> None:
     with running(*servers.DURABLE, "--lua-time-limit", "50") as (url, behind):
         caller = caller_of(RedisSaver(url, timeout=5))
         caller.put(at(), checkpoint_of("1", {"a": 1}))
@@ -344,7 +344,7 @@ def test_a_script_of_another_that_does_not_end(caller_of: Caller) -> None:
         caller.put(at(), checkpoint_of("3", {"a": 1}))
 
 
-def test_a_put_whose_reply_is_lost_is_stored_once(caller_of: Caller) -> None:
+def test_a_put_with_a_lost_reply_is_stored_once(caller_of: Caller) -> None:
     states = [{"list": [f"{n}"] * n, "tree": {"n": n}} for n in range(1, 12)]
     with running(*servers.DURABLE) as (url, behind), proxy_of(behind) as proxy:
         caller = caller_of(RedisSaver(proxy.url_for(url)))
@@ -363,7 +363,7 @@ def test_a_put_whose_reply_is_lost_is_stored_once(caller_of: Caller) -> None:
         assert [id_of(each) for each in caller.list(at("copy"))] == [id_of(each) for each in found]
 
 
-def test_a_swap_whose_reply_is_lost_is_done_once(caller_of: Caller) -> None:
+def test_a_swap_with_a_lost_reply_is_done_once(caller_of: Caller) -> None:
     with running(*servers.DURABLE) as (url, behind), proxy_of(behind) as proxy:
         caller = caller_of(RedisSaver(proxy.url_for(url)))
         total = "0"
@@ -381,7 +381,7 @@ def proxy_of(behind: Any) -> AbstractContextManager[servers.Proxy]:
     return servers.proxy("127.0.0.1", behind.connection_pool.connection_kwargs["port"])
 
 
-def test_warnings_are_for_savers_that_write(caller_of: Caller) -> None:
+def test_read_only_savers_cause_no_durability_warning(caller_of: Caller) -> None:
     with running("--appendonly", "no") as (url, behind):
         behind.set("keel:keel", 1)
         with warnings.catch_warnings():

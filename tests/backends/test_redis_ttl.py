@@ -56,7 +56,7 @@ def test_a_thread_expires_as_a_whole(opened: Open, behind: Any, redis_prefix: st
     assert [id_of(found) for found in saver.list(at("t", None))] == ["0003"]
 
 
-def test_expired_threads_leave_the_indexes(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_expired_threads_are_removed_from_the_indexes(opened: Open, behind: Any, redis_prefix: str) -> None:
     saver, stays = opened(ttl=1), opened()
     put(stays, 1, "stays")
     bucket = names.bucket_of("stays")
@@ -71,7 +71,7 @@ def test_expired_threads_leave_the_indexes(opened: Open, behind: Any, redis_pref
     assert behind.zcard(f"{redis_prefix}:{{{bucket}}}:threads") == 2
 
 
-def test_every_write_renews_it(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_every_write_renews_the_ttl(opened: Open, behind: Any, redis_prefix: str) -> None:
     saver = opened(ttl=timedelta(seconds=100))
     writes: list[Callable[[], object]] = [
         lambda: put(saver, 1),
@@ -86,7 +86,7 @@ def test_every_write_renews_it(opened: Open, behind: Any, redis_prefix: str) -> 
 
 
 @pytest.mark.parametrize("refreshes", [False, True])
-def test_a_read_renews_it_if_asked(opened: Open, behind: Any, redis_prefix: str, refreshes: bool) -> None:
+def test_a_read_renews_the_ttl_only_on_request(opened: Open, behind: Any, redis_prefix: str, refreshes: bool) -> None:
     saver = opened(ttl=100, refresh_ttl_on_read=refreshes)
     put(saver, 1)
     [key] = keys(behind, redis_prefix, ":thread:")
@@ -98,13 +98,13 @@ def test_a_read_renews_it_if_asked(opened: Open, behind: Any, redis_prefix: str,
     assert abs(score / 1000 - time.time() - 100) < 5
 
 
-def test_a_saver_without_one_leaves_it(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_a_saver_without_a_ttl_keeps_that_of_the_thread(opened: Open, behind: Any, redis_prefix: str) -> None:
     put(opened(ttl=100), 1)
     put(opened(), 2)
     assert 90 < left(behind, redis_prefix) <= 100
 
 
-async def test_a_thread_may_have_its_own(opened: Open, behind: Any, redis_prefix: str) -> None:
+async def test_a_thread_may_have_its_own_ttl(opened: Open, behind: Any, redis_prefix: str) -> None:
     saver = opened(ttl=100)
     put(saver, 1)
     saver.set_ttl("t", 1000)
@@ -123,7 +123,7 @@ async def test_a_thread_may_have_its_own(opened: Open, behind: Any, redis_prefix
     assert len(keys(behind, redis_prefix, ":thread:")) == 1
 
 
-def test_a_copy_lives_as_if_it_was_written(opened: Open, behind: Any, redis_prefix: str) -> None:
+def test_a_copy_gets_a_full_ttl(opened: Open, behind: Any, redis_prefix: str) -> None:
     saver = opened(ttl=100)
     put(saver, 1)
     [key] = keys(behind, redis_prefix, ":thread:")
@@ -141,7 +141,7 @@ def test_a_copy_lives_as_if_it_was_written(opened: Open, behind: Any, redis_pref
 
 
 @pytest.mark.parametrize("ttl", [0, -1, 1e-9, True, "60", float("nan"), timedelta(0)], ids=repr)
-def test_what_is_no_time_is_refused(opened: Open, ttl: Any) -> None:
+def test_an_invalid_ttl_is_refused(opened: Open, ttl: Any) -> None:
     with pytest.raises(InvalidInput, match="ttl"):
         opened(ttl=ttl)
     with pytest.raises(InvalidInput, match="ttl"):
@@ -150,7 +150,7 @@ def test_what_is_no_time_is_refused(opened: Open, ttl: Any) -> None:
 
 @each_face
 @pytest.mark.parametrize("is_begun_anew", [False, True])
-async def test_a_request_says_that_it_expired_with_its_thread(
+async def test_a_request_that_expired_with_its_thread_is_superseded(
     opened: Open, behind: Any, redis_prefix: str, is_begun_anew: bool, face: str
 ) -> None:
     saver = opened(ttl=100)

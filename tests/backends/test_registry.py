@@ -76,7 +76,7 @@ def test_another_package_adds_a_backend(install: Install) -> None:
     assert keel_json("threads", "--url", "mem2://empty")["threads"] == []
 
 
-def test_its_scheme_is_named_where_a_url_names_no_store(install: Install) -> None:
+def test_the_scheme_of_another_package_is_listed_in_the_error(install: Install) -> None:
     install("keel_mem2", MEM2, "mem2", "keel_mem2:open_url")
     for url in ("mysql://host/db", "mem2://"):
         with pytest.raises(InvalidInput, match=r"names no store: use sqlite:///.*, memory: or mem2:\.\.\.$"):
@@ -84,12 +84,12 @@ def test_its_scheme_is_named_where_a_url_names_no_store(install: Install) -> Non
     assert "mem2:..." in keel_json("threads", "--url", "mysql://host/db", status=2)["error"]["message"]
 
 
-def test_its_stores_are_checked(install: Install) -> None:
+def test_stores_of_another_package_can_be_checked(install: Install) -> None:
     install("keel_mem2", MEM2, "mem2", "keel_mem2:open_url")
     assert keel_json("check", "--url", "mem2://shop") == {"findings": [], "clean": True}
 
 
-def test_it_takes_no_scheme_of_keels_own(install: Install, tmp_path: Path) -> None:
+def test_another_package_cannot_replace_a_scheme_of_keel(install: Install, tmp_path: Path) -> None:
     install("keel_mem2", MEM2, "sqlite", "keel_mem2:open_url")
     with open_saver(f"sqlite:///{tmp_path}/a.db") as saver:
         assert isinstance(saver, SqliteSaver)
@@ -104,14 +104,14 @@ def test_it_takes_no_scheme_of_keels_own(install: Install, tmp_path: Path) -> No
     ],
     ids=["a client is missing", "no such name", "no function"],
 )
-def test_one_that_cannot_be_loaded_is_named(install: Install, source: str, value: str, words: str) -> None:
+def test_a_backend_that_cannot_be_loaded_is_named(install: Install, source: str, value: str, words: str) -> None:
     install("keel_odd", source, "odd", value)
     with pytest.raises(InvalidInput, match=words):
         open_saver("odd://")
 
 
 @pytest.mark.slow
-def test_nothing_is_imported_before_it_is_used() -> None:
+def test_backends_are_imported_on_first_use() -> None:
     """Neither the package nor another backend imports backends or clients.
 
     The test runs in a separate process.

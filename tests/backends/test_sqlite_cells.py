@@ -44,7 +44,7 @@ def listed(saver: SqliteSaver, shelf: Shelf) -> list[str]:
 
 
 @pytest.mark.parametrize("lock", [SqliteLock, FileLock])
-def test_a_hit_waits_for_no_writer(face: Face, path: Path, lock: Any) -> None:
+def test_a_hit_does_not_wait_for_a_writer(face: Face, path: Path, lock: Any) -> None:
     with lock(path):
         assert face.verb("swap_cell", SHELVES[0], "k", None, TWO) == Swapped(False, ONE)
         assert face.verb("swap_cell", SHELVES[0], "k", None, ONE) == Swapped(True)
@@ -84,7 +84,7 @@ def test_a_listing_reads_no_bodies(path: Path) -> None:
 
 @pytest.mark.parametrize("shelf", SHELVES, ids=["of a thread", "shared"])
 @pytest.mark.parametrize("way", ["removed", "emptied", "replaced", "deleted"])
-def test_what_was_deleted_is_not_in_the_file(path: Path, shelf: Shelf, way: str) -> None:
+def test_deleted_cells_are_not_in_the_file(path: Path, shelf: Shelf, way: str) -> None:
     secret = Cell("1", raw_frame(b"SECRET-HEADER"), raw_frame(b"SECRET-BODY" * 200), origin="t")
     with SqliteSaver(path) as saver:
         swap(saver, shelf, "k", None, secret)
@@ -100,7 +100,7 @@ def test_what_was_deleted_is_not_in_the_file(path: Path, shelf: Shelf, way: str)
     assert b"SECRET-" not in path.read_bytes()
 
 
-def test_a_store_that_may_only_be_read(store: Path) -> None:
+def test_a_read_only_saver_refuses_swaps(store: Path) -> None:
     with SqliteSaver(store) as saver:
         swap(saver, SHELVES[0], "k", None, ONE)
     with SqliteSaver(store, read_only=True) as saver:
@@ -129,7 +129,7 @@ def claim_all(path: Path, who: int) -> None:
                 swap(saver, Shelf(f"of-{who}", "tool"), key, None, result)
 
 
-def test_processes_that_claim_the_same_keys(path: Path) -> None:
+def test_each_key_is_claimed_by_one_of_many_processes(path: Path) -> None:
     with SqliteSaver(path) as saver:
         children = [forked(claim_all, path, who) for who in range(CHILDREN)]
         assert [exit_code(child) for child in children] == [0] * CHILDREN

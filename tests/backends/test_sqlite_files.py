@@ -44,7 +44,7 @@ def latest(saver: SqliteSaver) -> str:
     return found.checkpoint["id"]
 
 
-def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_survives_a_change_of_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "one")
@@ -57,7 +57,7 @@ def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.
     assert list((tmp_path / "two").iterdir()) == []
 
 
-def test_a_link_is_the_file_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_is_resolved_to_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_driver, "WAL_BYTES", 100_000)
     (tmp_path / "link.db").symlink_to(tmp_path / "keel.db")
     with SqliteSaver(tmp_path / "link.db") as saver:
@@ -67,7 +67,7 @@ def test_a_link_is_the_file_behind_it(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not (tmp_path / "link.db.lock").exists()
 
 
-def test_a_long_reader_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_reader_does_not_delay_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_driver, "WAL_BYTES", 50_000)
     with SqliteSaver(tmp_path / "keel.db", timeout=20) as saver:
         put(saver, 0)
@@ -80,7 +80,7 @@ def test_a_long_reader_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.Monke
         assert latest(saver) == "00000014"
 
 
-def test_a_log_begins_again_at_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_is_reused_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_driver, "WAL_BYTES", 50_000)
     monkeypatch.setattr(sqlite_driver, "RESERVE", 150_000)
     log = tmp_path / "keel.db-wal"
@@ -101,7 +101,7 @@ def test_a_log_begins_again_at_its_start(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("way", ["delete", "prune", "delete beside a reader"])
-def test_what_was_removed_is_not_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_removed_data_is_not_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setattr(sqlite_driver, "LOOK_EVERY", 3)
     files = [tmp_path / "keel.db", tmp_path / "keel.db-wal"]
     with SqliteSaver(tmp_path / "keel.db") as saver:
@@ -120,7 +120,9 @@ def test_what_was_removed_is_not_in_the_log(tmp_path: Path, monkeypatch: pytest.
         assert not any(b"SECRET" in file.read_bytes() for file in files)
 
 
-def test_a_lock_file_that_fails_once_stops_nobody_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_file_that_fails_once_does_not_block_later_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A thread that writes by itself releases its turn even after an error."""
 
     def fail(error: BaseException) -> Callable[[LockFile], bool]:
@@ -143,7 +145,7 @@ def test_a_lock_file_that_fails_once_stops_nobody_for_good(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("in_pool", [True, False], ids=["own thread", "writing thread"])
-def test_writes_that_fail_leave_nothing(tmp_path: Path, in_pool: bool) -> None:
+def test_failed_writes_leave_no_data(tmp_path: Path, in_pool: bool) -> None:
     """They are one statement, without a transaction to roll back."""
     with SqliteSaver(tmp_path / "keel.db", timeout=0.4) as saver, ThreadPoolExecutor(1) as pool:
 
@@ -176,7 +178,7 @@ def held() -> tuple[int, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("face", ["sync", "async"])
-def test_savers_that_are_forgotten_give_back_what_they_held(tmp_path: Path, face: str) -> None:
+def test_unclosed_savers_release_their_resources(tmp_path: Path, face: str) -> None:
     async def aput_and_read(saver: SqliteSaver) -> None:
         await asyncio.to_thread(put, saver, 1)
         await saver.aget_tuple(CONFIG)

@@ -125,7 +125,7 @@ class Twins:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_stored_is_the_same_without_hints(tmp_path: Path, tries: Counter[bool], seed: int) -> None:
+def test_hints_do_not_change_the_stored_data(tmp_path: Path, tries: Counter[bool], seed: int) -> None:
     chance, twins = random.Random(seed), Twins(tmp_path)
     for number in range(120):
         act = chance.choice(["put"] * 20 + ["write"] * 3 + ["remove", "delete"])
@@ -143,7 +143,7 @@ def saver(tmp_path: Path) -> Iterator[SqliteSaver]:
         yield saver
 
 
-def test_a_number_that_became_free_again_is_no_proof(saver: SqliteSaver, tries: Counter[bool]) -> None:
+def test_a_hint_is_rejected_after_a_checkpoint_was_stored_twice(saver: SqliteSaver, tries: Counter[bool]) -> None:
     """Another process stores the next checkpoint twice, so its number is later."""
     ours, theirs = SqliteStore(), SqliteStore()
     saver.engine.run(ours.write_entry(entry("t", "1")))
@@ -166,7 +166,7 @@ def test_the_number_of_a_removed_checkpoint_is_not_used_again(saver: SqliteSaver
 
 
 @pytest.mark.parametrize("way", ["head", "base"])
-def test_a_checkpoint_that_was_removed_is_continued_by_none(saver: SqliteSaver, tries: Counter[bool], way: str) -> None:
+def test_a_removed_checkpoint_is_never_continued(saver: SqliteSaver, tries: Counter[bool], way: str) -> None:
     ours, theirs = SqliteStore(), SqliteStore()
     first = saver.engine.run(ours.write_entry(entry("t", "1")))
     head = saver.engine.run(ours.write_entry(entry("t", "2", "1")))
@@ -182,7 +182,7 @@ def test_a_checkpoint_that_was_removed_is_continued_by_none(saver: SqliteSaver, 
     assert tries[True] == 1
 
 
-def test_a_put_that_was_rolled_back_leaves_no_hint(tmp_path: Path, saver: SqliteSaver, tries: Counter[bool]) -> None:
+def test_a_rolled_back_put_leaves_no_hint(tmp_path: Path, saver: SqliteSaver, tries: Counter[bool]) -> None:
     store = SqliteStore()
     saver.engine.run(store.write_entry(entry("t", "1")))
     with closing(sqlite3.connect(tmp_path / "keel.db", isolation_level=None)) as other:
@@ -196,7 +196,7 @@ def test_a_put_that_was_rolled_back_leaves_no_hint(tmp_path: Path, saver: Sqlite
     assert tries == {True: 1}  # the first try raised
 
 
-def test_a_backup_that_was_restored_below_a_running_process(tmp_path: Path, saver: SqliteSaver) -> None:
+def test_hints_are_rejected_after_a_backup_was_restored(tmp_path: Path, saver: SqliteSaver) -> None:
     """The ids that this process remembers then belong to other threads, or to none."""
     path, ours, theirs = tmp_path / "keel.db", SqliteStore(), SqliteStore()
     saver.engine.run(ours.write_entry(entry("t", "1")))
@@ -229,7 +229,7 @@ def test_a_forked_child_and_its_parent_continue_one_thread(saver: SqliteSaver) -
     ]
 
 
-def test_hints_do_not_grow_without_end(saver: SqliteSaver) -> None:
+def test_the_number_of_hints_is_limited(saver: SqliteSaver) -> None:
     store = SqliteStore()
     hints: dict[Any, Any] = store._hints  # private: the only place that shows how much is remembered
     hints.update(dict.fromkeys(((f"{n}", "") for n in range(MOST_HINTS)), None))

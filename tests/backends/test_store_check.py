@@ -33,7 +33,7 @@ def found_in(place: Place) -> list[Finding]:
         return [finding for finding in saver.check() if finding.kind != "harmless"]
 
 
-def test_a_sound_store_is_clean_and_stays_as_it_is(stored: Place) -> None:
+def test_a_sound_store_is_clean_and_unchanged(stored: Place) -> None:
     told: list[int] = []
     with stored.open(read_only=True, types=TYPES) as saver:
         threads = list(saver.threads())
@@ -46,7 +46,7 @@ def test_a_sound_store_is_clean_and_stays_as_it_is(stored: Place) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.slow
-def test_damage_that_a_reader_meets_is_found(stored: Place) -> None:
+def test_damage_that_affects_a_read_is_found(stored: Place) -> None:
     with stored.open(read_only=True) as saver:
         threads = [each.thread_id for each in saver.threads()]
     with spots_of(stored) as all_spots:
@@ -67,7 +67,7 @@ def test_damage_that_a_reader_meets_is_found(stored: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stored", ["sqlite", "postgres", "redis"], indirect=True)  # where cells are in columns
-def test_a_body_that_is_gone_is_found(stored: Place) -> None:
+def test_a_missing_body_is_found(stored: Place) -> None:
     """Most records have none; no existing body may be missing."""
     with stored.open(read_only=True) as saver:
         threads = [each.thread_id for each in saver.threads()]
@@ -101,7 +101,7 @@ def lose_from_index(place: Place) -> None:
 
 # A file store lists its directory.
 @pytest.mark.parametrize("stored", ["sqlite", "postgres", "redis"], indirect=True)
-def test_a_thread_that_no_list_names_is_found(stored: Place) -> None:
+def test_a_thread_missing_from_the_index_is_found(stored: Place) -> None:
     lose_from_index(stored)
     with stored.open(read_only=True) as saver:
         assert "chat" not in [each.thread_id for each in saver.threads()]
@@ -109,7 +109,7 @@ def test_a_thread_that_no_list_names_is_found(stored: Place) -> None:
 
 
 @pytest.mark.parametrize("stored", ["postgres"], indirect=True)
-def test_a_row_of_postgres_that_is_listed_wrongly_is_found_and_mended(stored: Place) -> None:
+def test_a_wrong_thread_row_of_postgres_is_found_and_repaired(stored: Place) -> None:
     with stored.open(read_only=True) as saver:
         listed = [(info.thread_id, info.updated_at) for info in saver.threads()]
     with psycopg.connect(stored.url) as connection:
@@ -128,7 +128,7 @@ def test_a_row_of_postgres_that_is_listed_wrongly_is_found_and_mended(stored: Pl
 
 
 @pytest.mark.parametrize("stored", ["postgres"], indirect=True)
-def test_rows_of_postgres_that_hold_the_same_items_are_an_error(stored: Place) -> None:
+def test_overlapping_item_rows_of_postgres_are_an_error(stored: Place) -> None:
     moved = "UPDATE keel_items SET lo = 0, count = count + 1000 WHERE thread_id = 'chat' AND channel = 'messages'"
     with psycopg.connect(stored.url) as connection:
         *_, (last,) = connection.execute(
@@ -149,7 +149,7 @@ def run_commands(client: Any, advice: str) -> None:
 
 
 @pytest.mark.parametrize("stored", ["redis"], indirect=True)
-def test_a_member_of_redis_that_is_listed_wrongly_is_found_and_mended(stored: Place) -> None:
+def test_a_wrong_index_member_of_redis_is_found_and_repaired(stored: Place) -> None:
     with stored.open(read_only=True) as saver:
         listed = [(info.thread_id, info.updated_at) for info in saver.threads()]
     prefix = stored.options["prefix"]
@@ -206,7 +206,7 @@ async def test_the_asynchronous_check_finds_the_same(stored: Place) -> None:
         assert [finding async for finding in saver.acheck() if finding.kind != "harmless"] == findings != []
 
 
-def test_a_store_in_memory_is_checked_too() -> None:
+def test_a_store_in_memory_can_be_checked() -> None:
     with MemorySaver() as saver:
         assert list(saver.check()) == []
 
@@ -225,7 +225,7 @@ def test_a_damaged_page_of_sqlite_is_named(stored: Place) -> None:
     assert any(finding.path == path for finding in found_in(stored))
 
 
-def test_a_row_that_seems_to_be_sealed_is_damage(tmp_path: Path) -> None:
+def test_a_row_that_looks_sealed_in_a_plain_store_is_damage(tmp_path: Path) -> None:
     """Its first byte gives the kind of its frame.
 
     In a sealed store, all rows have that kind.
@@ -243,7 +243,7 @@ def test_a_row_that_seems_to_be_sealed_is_damage(tmp_path: Path) -> None:
         assert {finding.kind for finding in saver.check()} == {"lost"}
 
 
-def test_a_store_that_is_sealed_is_not_checked_without_its_key(tmp_path: Path) -> None:
+def test_a_sealed_store_is_not_checked_without_its_key(tmp_path: Path) -> None:
     config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
     with SqliteSaver(tmp_path / "agent.db", encryption=Keyring(LocalKey("k", bytes(range(32))))) as saver:
         saver.put(config, empty_checkpoint(), {}, {})
@@ -252,7 +252,7 @@ def test_a_store_that_is_sealed_is_not_checked_without_its_key(tmp_path: Path) -
         list(saver.check())
 
 
-def test_an_index_of_threads_that_is_wrong_is_found_and_can_be_thrown_away(tmp_path: Path) -> None:
+def test_a_wrong_thread_index_is_found_and_can_be_deleted(tmp_path: Path) -> None:
     path = tmp_path / "agent.db"
     with SqliteSaver(path) as saver:
         for minute, thread in enumerate("abc"):

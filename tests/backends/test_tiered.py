@@ -98,7 +98,7 @@ def latest(saver: KeelSaver, thread: str = "t") -> Any:
 
 
 @pytest.mark.parametrize("kind", FACES)
-def test_which_store_is_asked_for_what(pair: TieredUnderTest, kind: str) -> None:
+def test_each_operation_is_sent_to_the_expected_store(pair: TieredUnderTest, kind: str) -> None:
     trips = Trips()
     face: Face = FACES[kind](lambda: ours)
     ours = with_tap(pair.open(), trips)
@@ -128,7 +128,7 @@ def test_which_store_is_asked_for_what(pair: TieredUnderTest, kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", FACES)
-def test_what_is_light_is_left_to_the_cold_store(kind: str) -> None:
+def test_light_threads_are_not_copied_to_the_hot_store(kind: str) -> None:
     pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), light=2000)
     trips = Trips()
     face: Face = FACES[kind](lambda: ours)
@@ -152,7 +152,7 @@ def test_what_is_light_is_left_to_the_cold_store(kind: str) -> None:
     face.close()
 
 
-def test_no_verb_of_a_store_goes_by() -> None:
+def test_only_listed_verbs_are_inherited() -> None:
     """Inherited verbs neither remove data of the hot store nor read a latest entry."""
     verbs = {name for name in vars(Store) if not name.startswith("_")}
     assert verbs - vars(TieredStore).keys() == {
@@ -180,9 +180,7 @@ def test_rows_of_a_copy_are_not_read_from_the_cold_store(cold: str, stores: Any)
     stores[cold].wipe()
 
 
-def test_a_chain_that_shows_little_of_what_it_has_is_begun_anew(
-    pair: TieredUnderTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chain_of_mostly_outdated_data_is_replaced(pair: TieredUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("langgraph_keel.backends.tiered.chains.SHORT", 2000)
     saver, weights = pair.open(), []
     for number in range(60):
@@ -193,7 +191,7 @@ def test_a_chain_that_shows_little_of_what_it_has_is_begun_anew(
     assert max(weights) < 12_000
 
 
-def test_what_is_too_heavy_is_not_copied(pair: TieredUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heavy_threads_are_not_copied(pair: TieredUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "HEAVY", 2000)
     follow(pair.open(), {"text": "".join(map(str, range(2000)))}, "heavy")
     follow(pair.open(), {"text": "light"}, "light")
@@ -214,7 +212,7 @@ def test_a_hot_store_may_be_flushed_at_any_time(pair: TieredUnderTest) -> None:
         assert latest(savers[(number // 2) % 2]) == latest(pair.open()) == exact({"list": chat(number), "n": number})
 
 
-def test_a_hot_store_may_be_put_back_to_an_earlier_time(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_hot_store_may_be_restored_to_an_earlier_state(redis_server: RedisServer, tmp_path: Path) -> None:
     """As by a failover to a replica that was behind."""
     client = client_of(redis_server.url)
     with redis_store(redis_server.url) as hot, closing(SqliteUnderTest(str(tmp_path / "cold.db"))) as cold:
@@ -547,18 +545,18 @@ WRONG: list[tuple[type[TieredStore], Callable[[type[TieredStore], Path], bool]]]
 
 
 @pytest.mark.parametrize("scene", RIGHT, ids=lambda scene: scene.__name__)
-def test_what_a_hot_store_can_do_wrong(scene: Callable[[type[TieredStore], Path], bool], tmp_path: Path) -> None:
+def test_faults_of_a_hot_store_are_tolerated(scene: Callable[[type[TieredStore], Path], bool], tmp_path: Path) -> None:
     assert scene(TieredStore, tmp_path)
 
 
 @pytest.mark.parametrize(("wrong", "scene"), WRONG, ids=lambda each: each.__name__)
-def test_stores_that_are_wrong_on_purpose_are_caught(
+def test_deliberately_broken_stores_are_detected(
     wrong: type[TieredStore], scene: Callable[[type[TieredStore], Path], bool], tmp_path: Path
 ) -> None:
     assert not scene(wrong, tmp_path)
 
 
-def test_a_prune_leaves_nothing_of_what_it_removed(pair: TieredUnderTest) -> None:
+def test_a_prune_removes_data_from_the_hot_store(pair: TieredUnderTest) -> None:
     saver = pair.open()
     follow(saver, {"list": [SECRET, *chat(3)]})
     latest(saver := pair.open())
@@ -576,7 +574,7 @@ def test_a_prune_leaves_nothing_of_what_it_removed(pair: TieredUnderTest) -> Non
 # -- an absent hot store ---------------------------------------------------------------------------------------------
 
 
-def test_a_hot_store_that_is_away_costs_no_turn(
+def test_an_unreachable_hot_store_fails_no_turn(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with servers.or_skip(servers.redis(own=True)) as server:
@@ -605,7 +603,7 @@ def test_a_hot_store_that_is_away_costs_no_turn(
             assert [record.getMessage() for record in caplog.records if "answers again" in record.getMessage()]
 
 
-def test_a_cold_store_that_is_away_is_named(pair: TieredUnderTest, tmp_path: Path) -> None:
+def test_an_unreachable_cold_store_is_named(pair: TieredUnderTest, tmp_path: Path) -> None:
     with servers.or_skip(servers.redis(own=True)) as server:
         cold = RedisSaver(server.url, timeout=1)
         with TieredSaver(hot=MemorySaver(), cold=cold, copies_over=0) as saver:
@@ -618,7 +616,7 @@ def test_a_cold_store_that_is_away_is_named(pair: TieredUnderTest, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_hot_store_that_is_flushed_killed_and_put_back_at_random_moments(
+def test_a_hot_store_flushed_killed_and_restored_at_random_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two savers write and read in turn.
@@ -680,9 +678,7 @@ def disturb(server: RedisServer, chance: random.Random, moments: int, ended: thr
 # -- with other features -----------------------------------------------------------------------------------------------
 
 
-def test_threads_that_stand_in_the_hot_store_already_are_nobodys_business(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_existing_threads_of_the_hot_store_are_left_alone(redis_server: RedisServer, tmp_path: Path) -> None:
     with redis_store(redis_server.url) as hot, closing(SqliteUnderTest(str(tmp_path / "cold.db"))) as cold:
         put(hot.open(), "t", "of the store itself", "1")
         pair = TieredUnderTest(hot, cold)
@@ -693,7 +689,7 @@ def test_threads_that_stand_in_the_hot_store_already_are_nobodys_business(
         assert [value_of(pair.open()), value_of(hot.open())] == [None, "of the store itself"]
 
 
-def test_copies_expire_with_the_hot_store_s_own_ttl(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_copies_expire_with_the_ttl_of_the_hot_store(redis_server: RedisServer, tmp_path: Path) -> None:
     prefix = f"keel-ttl-{tmp_path.name}"
     hot = RedisSaver(redis_server.url, prefix=prefix, durability="any", ttl=60)
     with (
@@ -708,7 +704,7 @@ def test_copies_expire_with_the_hot_store_s_own_ttl(redis_server: RedisServer, t
 
 
 @pytest.mark.parametrize("tenant", ["", "acme"])
-def test_both_stores_are_sealed_and_rotated_and_migrated(pair: TieredUnderTest, tenant: str) -> None:
+def test_both_stores_are_sealed_rotated_and_migrated(pair: TieredUnderTest, tenant: str) -> None:
     key, next_key = LocalKey("k1", bytes(range(32))), LocalKey("k2", bytes(range(1, 33)))
 
     def opened(*keys: LocalKey, **options: Any) -> KeelSaver:
@@ -731,7 +727,7 @@ def test_both_stores_are_sealed_and_rotated_and_migrated(pair: TieredUnderTest, 
     assert SECRET.encode() not in pair.hot.raw() + pair.cold.raw()
 
 
-def test_a_tenant_who_leaves_leaves_no_copies(pair: TieredUnderTest) -> None:
+def test_deleting_a_tenant_removes_its_copies(pair: TieredUnderTest) -> None:
     for name in ("acme", "other"):
         follow(pair.open().for_tenant(name), {"list": [f"{SECRET} of {name}"]})
         latest(pair.open().for_tenant(name))
@@ -741,7 +737,7 @@ def test_a_tenant_who_leaves_leaves_no_copies(pair: TieredUnderTest) -> None:
     assert latest(pair.open().for_tenant("other")) == exact({"list": [f"{SECRET} of other"]})
 
 
-def test_threads_move_in_from_elsewhere(tmp_path: Path) -> None:
+def test_threads_move_in_from_another_saver(tmp_path: Path) -> None:
     with old_store("sqlite", tmp_path) as old:
         with old.open() as saver:
             SCENES["chat"][0](saver, "chat")
@@ -758,7 +754,7 @@ def test_threads_move_in_from_elsewhere(tmp_path: Path) -> None:
 # -- opening it --------------------------------------------------------------------------------------------------------
 
 
-def test_it_is_opened_by_url(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_tiered_saver_is_opened_by_url(redis_server: RedisServer, tmp_path: Path) -> None:
     url = f"tiered:{redis_server.url},sqlite:///{tmp_path}/cold.db"
     with open_saver(url, keep_last=3) as saver:
         assert isinstance(saver, TieredSaver)
@@ -796,18 +792,18 @@ def open_saver_facts(directory: Path) -> str:
         "tiered:redis://user:hunter2@localhost/0;postgresql://user:hunter2@localhost/agents",
     ],
 )
-def test_a_url_of_no_two_stores_is_refused_without_its_password(url: str) -> None:
+def test_an_invalid_tiered_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         open_saver(url)
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_host_of_postgres_may_be_several() -> None:
+def test_a_postgres_url_may_have_several_hosts() -> None:
     hot, cold = saver_module.split_url("tiered:redis://a/0,postgresql://b:1,c:2/agents?target_session_attrs=any")
     assert (hot, cold) == ("redis://a/0", "postgresql://b:1,c:2/agents?target_session_attrs=any")
 
 
-def test_two_savers_that_make_no_pair_are_refused(tmp_path: Path) -> None:
+def test_two_savers_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     key = Keyring(LocalKey("k1", bytes(range(32))))
     path = tmp_path / "agent.db"
     put(SqliteSaver(path), "t")
@@ -833,7 +829,7 @@ def test_two_savers_that_make_no_pair_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_it_is_closed_by_a_loop(redis_server: RedisServer, postgres_server: PostgresServer) -> None:
+async def test_a_tiered_saver_is_closed_in_its_loop(redis_server: RedisServer, postgres_server: PostgresServer) -> None:
     with redis_store(redis_server.url) as hot, postgres_store(postgres_server.url) as cold:
         async with TieredSaver(
             copies_over=0,
@@ -885,7 +881,7 @@ class TwoColdStores:
         return found
 
 
-def test_a_copy_is_of_its_own_cold_store(tmp_path: Path) -> None:
+def test_a_copy_belongs_to_its_own_cold_store(tmp_path: Path) -> None:
     stores = TwoColdStores(tmp_path)
     for cold in ("x", "y"):
         stores.put(cold, cold, 1)
@@ -896,7 +892,7 @@ def test_a_copy_is_of_its_own_cold_store(tmp_path: Path) -> None:
     assert (stores.read("x"), stores.read("y")) == ({"xx"}, {"yy"})
 
 
-def test_a_copy_of_what_a_backup_has_undone_is_not_read(tmp_path: Path) -> None:
+def test_a_copy_of_data_undone_by_a_backup_is_not_read(tmp_path: Path) -> None:
     stores = TwoColdStores(tmp_path)
     stores.put("cold", "one", 1)
     shutil.copy(tmp_path / "cold", tmp_path / "backup")
@@ -910,7 +906,7 @@ def test_a_copy_of_what_a_backup_has_undone_is_not_read(tmp_path: Path) -> None:
     assert stores.read("cold") == {"again"}
 
 
-def test_a_process_that_knows_an_entry_adds_to_no_chain_of_another_store(tmp_path: Path) -> None:
+def test_a_process_extends_no_chain_of_another_cold_store(tmp_path: Path) -> None:
     stores = TwoColdStores(tmp_path)
     with stores.open("x") as saver:
         first = saver.put(config_for("t"), checkpoint_of("1", {"v": ["x " + "x" * 500] * 30}), METADATA, {"v": 1})

@@ -93,7 +93,7 @@ def make_old(objects: Path) -> None:
 @each_backend
 @pytest.mark.parametrize("face", list(FACES))
 @each_keyring
-def test_what_is_large_stands_in_objects_and_is_read_as_it_was(
+def test_large_values_are_stored_in_objects_and_read_back(
     stores: Any, backend: str, face: str, keyring: Keyring | None, objects: Path, blobs: dict[str, Any]
 ) -> None:
     store = stores[backend]
@@ -133,7 +133,7 @@ def test_what_is_large_stands_in_objects_and_is_read_as_it_was(
 @pytest.mark.heavy
 @each_backend
 @each_keyring
-def test_every_feature_is_as_it_is_without(
+def test_every_feature_works_the_same_with_objects(
     stores: Any, backend: str, keyring: Keyring | None, blobs: dict[str, Any]
 ) -> None:
     """The golden story, which uses every feature, with values over 1 KB in objects."""
@@ -155,7 +155,7 @@ def test_every_feature_is_as_it_is_without(
 
 
 @each_backend
-def test_tenants_have_folders_of_their_own(stores: Any, backend: str, objects: Path, blobs: dict[str, Any]) -> None:
+def test_each_tenant_has_its_own_folder(stores: Any, backend: str, objects: Path, blobs: dict[str, Any]) -> None:
     store = stores[backend]
     store.wipe()
     with store.open(**blobs) as saver:
@@ -217,7 +217,7 @@ def test_an_erasure_without_the_objects_is_refused(
     assert not objects_in(objects)
 
 
-def test_requests_are_counted(saver: KeelSaver, blobs: dict[str, Any]) -> None:
+def test_each_operation_takes_few_requests(saver: KeelSaver, blobs: dict[str, Any]) -> None:
     counter = Counter()
     counted = with_tap(saver, counter)
     put_images(counted, 1, writes=False)
@@ -238,9 +238,7 @@ def test_requests_are_counted(saver: KeelSaver, blobs: dict[str, Any]) -> None:
         assert counter.taken() == 1
 
 
-def test_a_dry_run_fetches_nothing_and_counts_what_is_in_objects(
-    saver: KeelSaver, objects: Path, blobs: dict[str, Any]
-) -> None:
+def test_a_dry_run_counts_objects_without_fetching_them(saver: KeelSaver, objects: Path, blobs: dict[str, Any]) -> None:
     put_images(saver, 3)
     with another(saver, **blobs) as cold:
         for name in objects_in(objects):
@@ -281,7 +279,7 @@ def test_small_items_do_not_share_a_row_with_a_large_one(
     assert len(shown) == 5
 
 
-def test_packing_leaves_out_what_is_in_objects(tmp_path: Path, objects: Path) -> None:
+def test_packing_excludes_values_in_objects(tmp_path: Path, objects: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db", blobs=f"file:{objects}", blob_limit=LEAST) as saver:
         texts = [os.urandom(100 if number % 3 else 1500).hex() for number in range(80)]
         for number in range(80):
@@ -294,7 +292,7 @@ def test_packing_leaves_out_what_is_in_objects(tmp_path: Path, objects: Path) ->
         assert messages_of(saver) == texts
 
 
-def test_who_uses_none_has_none(tmp_path: Path) -> None:
+def test_a_saver_without_blobs_stores_no_objects(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         assert type(saver.engine.session.store) is type(backend_of(saver))
         put_images(saver, 2)
@@ -305,7 +303,7 @@ def test_who_uses_none_has_none(tmp_path: Path) -> None:
 
 
 @each_keyring
-def test_a_lost_object_is_named_and_all_else_reads(
+def test_a_lost_object_is_named_and_other_values_are_read(
     tmp_path: Path, keyring: Keyring | None, objects: Path, blobs: dict[str, Any]
 ) -> None:
     options = {**blobs, "encryption": keyring}
@@ -353,7 +351,9 @@ def _holds(saver: KeelSaver, name: str, number: int) -> bool:
     return absent is not None and absent.digest.hex() in name
 
 
-def test_lost_writes_are_named_and_shown(saver: KeelSaver, objects: Path, blobs: dict[str, Any]) -> None:
+def test_lost_writes_are_named_and_shown_as_placeholders(
+    saver: KeelSaver, objects: Path, blobs: dict[str, Any]
+) -> None:
     put_images(saver, 1)
     lose_objects(objects)
     with another(saver, **blobs) as cold:
@@ -366,7 +366,7 @@ def test_lost_writes_are_named_and_shown(saver: KeelSaver, objects: Path, blobs:
 
 
 @pytest.mark.parametrize("change", [b"", b"other bytes", None])
-def test_a_changed_object_is_no_value(
+def test_a_changed_object_raises_blob_lost(
     saver: KeelSaver, objects: Path, blobs: dict[str, Any], change: bytes | None
 ) -> None:
     put_images(saver, 1, writes=False)
@@ -397,7 +397,7 @@ def test_a_value_with_edits_is_a_placeholder_if_a_part_is_lost(
 
 
 @each_keyring
-def test_a_saver_without_the_objects_says_what_is_missing(
+def test_a_saver_opened_without_blobs_names_the_missing_option(
     tmp_path: Path, keyring: Keyring | None, blobs: dict[str, Any]
 ) -> None:
     with SqliteSaver(tmp_path / "keel.db", encryption=keyring, **blobs) as saver:
@@ -451,14 +451,14 @@ def test_a_failed_upload_stores_nothing(saver: KeelSaver, objects: Path, verb: s
     assert len(objects_in(objects)) == 2
 
 
-def test_a_full_disk_is_named_and_nothing_is_stored(saver: KeelSaver, objects: Path) -> None:
+def test_an_unusable_directory_is_named_and_nothing_is_stored(saver: KeelSaver, objects: Path) -> None:
     objects.write_text("not a directory")
     with pytest.raises(StoreError, match="objects"):
         put_images(saver, 1)
     assert saver.get_tuple(at()) is None
 
 
-def test_a_put_that_is_refused_leaves_no_object(saver: KeelSaver, objects: Path) -> None:
+def test_a_refused_put_leaves_no_object(saver: KeelSaver, objects: Path) -> None:
     put_images(saver, 1, writes=False)
     late = saver.get_tuple(at())
     assert late
@@ -473,7 +473,7 @@ def test_a_put_that_is_refused_leaves_no_object(saver: KeelSaver, objects: Path)
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["directory", "mount point"])
-def test_a_directory_that_is_not_mounted_has_lost_nothing(
+def test_an_unmounted_directory_does_not_count_objects_as_lost(
     saver: KeelSaver, objects: Path, blobs: dict[str, Any], is_there: bool
 ) -> None:
     """The directory is missing, or its mount point exists and is empty."""
@@ -513,7 +513,9 @@ def test_a_directory_that_is_not_mounted_has_lost_nothing(
         put_images(cold, 1)  # the folder of the store still exists
 
 
-def test_a_directory_that_is_made_anew_has_lost_them(saver: KeelSaver, objects: Path, blobs: dict[str, Any]) -> None:
+def test_a_recreated_directory_reports_its_objects_as_lost(
+    saver: KeelSaver, objects: Path, blobs: dict[str, Any]
+) -> None:
     """As the error message says."""
     put_images(saver, 1)
     (store,) = objects.iterdir()
@@ -549,9 +551,7 @@ put_images(with_tap(saver, Kill()), 3, "t")
 
 
 @pytest.mark.slow
-def test_a_kill_leaves_an_object_at_most_and_that_is_swept(
-    tmp_path: Path, objects: Path, blobs: dict[str, Any]
-) -> None:
+def test_an_object_left_by_a_kill_is_swept(tmp_path: Path, objects: Path, blobs: dict[str, Any]) -> None:
     """Killed at each request of three puts and three writes: no row lacks its object."""
     tests = str(Path(__file__).parents[1])
     for kill_at in range(sized(4, 6, 14)):
@@ -599,7 +599,7 @@ def test_leftovers_are_swept_after_an_hour(saver: KeelSaver, objects: Path, remo
     assert len(objects_in(objects)) == kept
 
 
-def test_what_a_dead_process_has_written_of_a_file_is_swept(saver: KeelSaver, objects: Path) -> None:
+def test_partial_files_of_dead_processes_are_swept(saver: KeelSaver, objects: Path) -> None:
     put_images(saver, 1, writes=False)
     (name,) = objects_in(objects)
     (objects / f"{name}~cut").write_bytes(b"part")
@@ -609,7 +609,7 @@ def test_what_a_dead_process_has_written_of_a_file_is_swept(saver: KeelSaver, ob
 
 
 @pytest.mark.parametrize("verb", ["prune", "sweep", "delete", "reclaim"])
-def test_no_removal_takes_an_object_from_a_put_that_comes_in_between(
+def test_removals_keep_objects_of_concurrent_puts(
     tmp_path: Path, objects: Path, blobs: dict[str, Any], verb: str
 ) -> None:
     """Before each request of a removal, another process stores the same values again."""
@@ -647,7 +647,7 @@ def test_no_removal_takes_an_object_from_a_put_that_comes_in_between(
     pytest.fail("it has more requests than were looked at")
 
 
-def test_no_prune_takes_the_writes_of_a_checkpoint_that_is_put_again(
+def test_a_prune_keeps_writes_of_a_checkpoint_stored_again(
     tmp_path: Path, objects: Path, blobs: dict[str, Any]
 ) -> None:
     for moment in range(30):
@@ -671,9 +671,7 @@ def test_no_prune_takes_the_writes_of_a_checkpoint_that_is_put_again(
     pytest.fail("it has more requests than were looked at")
 
 
-def test_a_sweep_leaves_what_an_earlier_checkpoint_shows_if_the_later_one_goes(
-    tmp_path: Path, objects: Path, blobs: dict[str, Any]
-) -> None:
+def test_a_sweep_keeps_objects_of_an_earlier_checkpoint(tmp_path: Path, objects: Path, blobs: dict[str, Any]) -> None:
     for moment in range(20):
         database = tmp_path / f"{moment}.db"
         with SqliteSaver(database, **blobs) as saver, SqliteSaver(database, **blobs) as other:
@@ -697,7 +695,7 @@ def test_a_sweep_leaves_what_an_earlier_checkpoint_shows_if_the_later_one_goes(
 
 
 @pytest.mark.slow
-def test_a_copy_has_all_its_objects_whatever_comes_in_between(
+def test_a_copy_has_all_its_objects_despite_concurrent_writes(
     tmp_path: Path, objects: Path, blobs: dict[str, Any]
 ) -> None:
     for moment in range(60):
@@ -722,7 +720,7 @@ def test_a_copy_has_all_its_objects_whatever_comes_in_between(
     pytest.fail("it has more requests than were looked at")
 
 
-def test_a_process_that_stood_still_writes_its_object_again(
+def test_a_suspended_process_uploads_its_object_again(
     saver: KeelSaver, objects: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An hour between the upload and the row: a sweep has removed the object."""
@@ -741,7 +739,7 @@ def test_a_process_that_stood_still_writes_its_object_again(
 # -- migration, bad input, the directory -------------------------------------------------------------------------------
 
 
-def test_who_has_a_tenant_open_that_is_deleted_begins_a_new_folder(
+def test_an_open_view_of_a_deleted_tenant_starts_a_new_folder(
     tmp_path: Path, objects: Path, blobs: dict[str, Any]
 ) -> None:
     path = tmp_path / "keel.db"
@@ -760,9 +758,7 @@ def test_who_has_a_tenant_open_that_is_deleted_begins_a_new_folder(
 
 
 @each_backend
-def test_what_was_in_plain_text_is_sealed_in_objects_too(
-    stores: Any, backend: str, objects: Path, blobs: dict[str, Any]
-) -> None:
+def test_a_migration_seals_objects_too(stores: Any, backend: str, objects: Path, blobs: dict[str, Any]) -> None:
     store = stores[backend]
     store.wipe()
     with store.open(**blobs) as saver:
@@ -778,7 +774,7 @@ def test_what_was_in_plain_text_is_sealed_in_objects_too(
         assert messages_of(saver) == put
 
 
-def test_sealed_writes_that_are_lost_are_named(tmp_path: Path, objects: Path, blobs: dict[str, Any]) -> None:
+def test_lost_sealed_writes_are_named(tmp_path: Path, objects: Path, blobs: dict[str, Any]) -> None:
     path = tmp_path / "keel.db"
     with SqliteSaver(path, **blobs, encryption=KEYRING) as saver, MemorySaver() as target:
         saver.put(at("t"), checkpoint_of("1", {"a": 1}), {}, {"a": 1})  # type: ignore[arg-type]
@@ -795,7 +791,7 @@ def test_sealed_writes_that_are_lost_are_named(tmp_path: Path, objects: Path, bl
 
 @pytest.mark.parametrize("is_away", [True, False])
 @each_keyring
-def test_a_copy_to_another_store_has_no_references(
+def test_a_copy_to_another_store_contains_no_references(
     tmp_path: Path, objects: Path, blobs: dict[str, Any], keyring: Keyring | None, is_away: bool
 ) -> None:
     path = tmp_path / "keel.db"
@@ -817,7 +813,7 @@ def test_a_copy_to_another_store_has_no_references(
         assert messages_of(target) == put
 
 
-def test_what_names_the_folder_of_objects_is_not_copied(tmp_path: Path, blobs: dict[str, Any]) -> None:
+def test_the_name_of_the_folder_of_objects_is_not_copied(tmp_path: Path, blobs: dict[str, Any]) -> None:
     path = tmp_path / "keel.db"
     with SqliteSaver(path, **blobs) as saver:
         put_images(saver, 1)
@@ -830,7 +826,7 @@ def test_what_names_the_folder_of_objects_is_not_copied(tmp_path: Path, blobs: d
 
 @pytest.mark.parametrize("writes", [True, False])
 @pytest.mark.parametrize("is_away", [True, False])
-def test_a_migration_seals_nothing_whose_object_it_has_not(
+def test_a_migration_without_the_objects_is_refused(
     tmp_path: Path, objects: Path, blobs: dict[str, Any], is_away: bool, writes: bool
 ) -> None:
     path = tmp_path / "keel.db"
@@ -870,7 +866,7 @@ def test_a_migration_seals_nothing_whose_object_it_has_not(
         object,
     ],
 )
-def test_what_names_no_place_is_refused_without_what_it_says(blobs: Any) -> None:
+def test_an_invalid_blobs_option_is_refused_and_not_shown(blobs: Any) -> None:
     with pytest.raises(InvalidInput) as told:
         MemorySaver(blobs=blobs)
     assert "very-secret" not in f"{told.value!r}{told.value.__cause__!r}{told.value.__context__!r}"
@@ -878,18 +874,18 @@ def test_what_names_no_place_is_refused_without_what_it_says(blobs: Any) -> None
 
 
 @pytest.mark.parametrize("limit", [0, -1, LEAST - 1, "64k", 1e9, None, True])
-def test_a_limit_that_cannot_be_meant_is_refused(limit: Any, blobs: dict[str, Any]) -> None:
+def test_an_invalid_blob_limit_is_refused(limit: Any, blobs: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="blob_limit"):
         MemorySaver(**blobs, blob_limit=limit)
 
 
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InvalidInput, match="is not a directory"):
         MemorySaver(blobs=f"file:{tmp_path}/file")
 
 
-def test_only_the_owner_reads_the_directory(saver: KeelSaver, objects: Path) -> None:
+def test_the_directory_is_accessible_only_to_its_owner(saver: KeelSaver, objects: Path) -> None:
     put_images(saver, 1)
     modes = {stat.S_IMODE(path.stat().st_mode) for path in objects.rglob("*") if path.is_file()}
     folders = {stat.S_IMODE(path.stat().st_mode) for path in [objects, *objects.rglob("*")] if path.is_dir()}
@@ -897,7 +893,7 @@ def test_only_the_owner_reads_the_directory(saver: KeelSaver, objects: Path) -> 
 
 
 @pytest.mark.slow
-def test_objects_are_on_the_disk_before_their_row_is(tmp_path: Path, objects: Path, blobs: dict[str, Any]) -> None:
+def test_objects_are_synced_before_their_rows(tmp_path: Path, objects: Path, blobs: dict[str, Any]) -> None:
     """By system calls: file, name and folder are synced before SQLite's log."""
     code = KILLED.replace("left = int(sys.argv[3])", "left = -1").replace('3, "t"', '1, "t"')
     tests = str(Path(__file__).parents[1])

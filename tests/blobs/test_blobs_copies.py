@@ -136,7 +136,7 @@ def removals(objects: Path) -> dict[str, Callable[[KeelSaver], Plan[Any]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("removal", ["delete", "sweep", "strays"])
-def test_a_copy_loses_nothing_to_a_removal_beside_it(
+def test_a_copy_loses_nothing_to_a_concurrent_removal(
     blobs: dict[str, Any], removals: dict[str, Any], removal: str
 ) -> None:
     """All orders: part of the removal, of the copy, of the removal; the rest of both."""
@@ -173,9 +173,7 @@ def test_a_copy_loses_nothing_to_a_removal_beside_it(
     assert most > 6
 
 
-def test_a_copy_has_the_first_object_of_a_store_whatever_comes_in_between(
-    tmp_path: Path, blobs: dict[str, Any]
-) -> None:
+def test_a_copy_has_the_first_object_of_a_store_despite_a_concurrent_put(tmp_path: Path, blobs: dict[str, Any]) -> None:
     for moment in count():
         path = tmp_path / f"{moment}.db"
         with SqliteSaver(path, **blobs) as saver, SqliteSaver(path, **blobs) as other:
@@ -197,9 +195,7 @@ def make_marks_old(objects: Path) -> None:
         os.utime(path, (0, 0))
 
 
-def test_a_copy_that_is_refused_is_taken_back_and_made_later(
-    tmp_path: Path, objects: Path, blobs: dict[str, Any]
-) -> None:
+def test_a_refused_copy_is_undone_and_can_be_repeated(tmp_path: Path, objects: Path, blobs: dict[str, Any]) -> None:
     """A process died while it deleted the old thread; its mark is valid for an hour."""
     with SqliteSaver(tmp_path / "keel.db", **blobs) as saver:
         put = put_images(saver, 2)
@@ -219,7 +215,7 @@ def test_a_copy_that_is_refused_is_taken_back_and_made_later(
         assert objects_in(objects) == []
 
 
-def test_a_delete_that_stood_still_takes_nothing(
+def test_a_suspended_delete_removes_no_object_of_a_later_copy(
     tmp_path: Path, objects: Path, blobs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The delete continues after an hour, when its mark is no longer valid for copies."""
@@ -250,7 +246,7 @@ def hidden() -> Keyring:
     return Keyring(LocalKey("k1", bytes(range(32))), hide_names=True)
 
 
-def test_a_copy_of_a_store_that_hides_names(
+def test_copies_in_and_of_a_store_with_hidden_names(
     tmp_path: Path, objects: Path, blobs: dict[str, Any], hidden: Keyring
 ) -> None:
     with SqliteSaver(tmp_path / "keel.db", **blobs, encryption=hidden) as saver, MemorySaver() as target:
@@ -289,7 +285,7 @@ def test_tiers_share_references_to_objects(tmp_path: Path, objects: Path, blobs:
     assert objects_in(objects) == []
 
 
-def test_what_moves_in_goes_to_objects(tmp_path: Path, objects: Path, blobs: dict[str, Any]) -> None:
+def test_values_that_move_in_are_stored_in_objects(tmp_path: Path, objects: Path, blobs: dict[str, Any]) -> None:
     from langgraph.checkpoint.sqlite import SqliteSaver as OldSaver
 
     old = tmp_path / "old.db"
@@ -311,7 +307,7 @@ def test_what_moves_in_goes_to_objects(tmp_path: Path, objects: Path, blobs: dic
         assert objects_in(objects) == []
 
 
-def test_a_copy_to_another_store_names_no_folder_of_objects_as_a_thread(
+def test_a_copy_does_not_take_a_folder_of_objects_for_a_thread(
     tmp_path: Path, objects: Path, blobs: dict[str, Any]
 ) -> None:
     with SqliteSaver(tmp_path / "keel.db", **blobs) as saver, MemorySaver() as target:

@@ -57,7 +57,7 @@ def listed(place: str) -> list[str]:
 
 @pytest.mark.parametrize("face", list(FACES))
 @pytest.mark.parametrize("keyring", [None, Keyring(LocalKey("k1", bytes(range(32))))], ids=["plain", "sealed"])
-def test_what_is_large_stands_in_a_bucket(s3: S3Server, tmp_path: Path, face: str, keyring: Keyring | None) -> None:
+def test_large_values_are_stored_in_a_bucket(s3: S3Server, tmp_path: Path, face: str, keyring: Keyring | None) -> None:
     place = f"{PLACE}/{tmp_path.name}"
     with SqliteSaver(tmp_path / "keel.db", blobs=place, encryption=keyring) as saver:
         through = FACES[face](lambda: saver)
@@ -97,7 +97,7 @@ def test_a_lost_object_is_named(s3: S3Server, tmp_path: Path) -> None:
         assert len(messages_of(saver.raw)) == len(put)
 
 
-def test_the_receipt_says_that_buckets_may_keep_versions(s3: S3Server, tmp_path: Path) -> None:
+def test_an_erasure_receipt_mentions_versions_in_buckets(s3: S3Server, tmp_path: Path) -> None:
     place = f"{PLACE}/{tmp_path.name}"
     with SqliteSaver(tmp_path / "keel.db", blobs=place, owner=lambda config: "ada") as saver:
         put_images(saver, 1)
@@ -123,7 +123,7 @@ def told_of(saver: KeelSaver, kind: type[Exception], caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("refuses", ["bucket", "credentials", "server"])
-def test_a_bucket_that_refuses_is_named_and_nothing_is_stored(
+def test_a_refusing_bucket_is_named_and_nothing_is_stored(
     s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refuses: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -141,7 +141,7 @@ def test_a_bucket_that_refuses_is_named_and_nothing_is_stored(
     assert "Signature" not in told
 
 
-def test_a_bucket_that_is_away_does_not_take_objects_for_lost(
+def test_an_unreachable_bucket_does_not_count_objects_as_lost(
     s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = f"{PLACE}/{tmp_path.name}"
@@ -159,7 +159,7 @@ def test_a_bucket_that_is_away_does_not_take_objects_for_lost(
         assert messages_of(saver) == put
 
 
-def test_a_forked_process_says_that_it_cannot(s3: S3Server, tmp_path: Path) -> None:
+def test_a_forked_process_is_refused_with_advice(s3: S3Server, tmp_path: Path) -> None:
     """The child has no threads of its parent, so it would wait forever."""
     with SqliteSaver(tmp_path / "keel.db", blobs=f"{PLACE}/{tmp_path.name}") as saver:
         put_images(saver, 1, writes=False)
@@ -179,7 +179,7 @@ def _read_in_child(path: str, name: str, told: Any) -> None:
         told.send(str(error))
 
 
-def test_a_store_of_obstore_is_taken_as_it_is(s3: S3Server, tmp_path: Path) -> None:
+def test_an_s3_store_of_obstore_is_accepted(s3: S3Server, tmp_path: Path) -> None:
     from obstore.store import LocalStore, S3Store
 
     store: Any = S3Store("bucket", prefix=f"own/{tmp_path.name}", client_options={"allow_http": True})

@@ -54,7 +54,7 @@ def _socket(path: Path) -> None:
 
 
 @pytest.mark.parametrize("replace", [_link, _directory, _pipe, _socket])
-def test_what_is_no_file_is_a_lost_object(
+def test_a_non_file_in_place_of_an_object_counts_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replace: Callable[[Path], None]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -67,7 +67,7 @@ def test_what_is_no_file_is_a_lost_object(
         assert [finding.kind for finding in saver.check()] == ["lost"]
 
 
-def test_a_directory_in_the_place_of_an_object_stays(tmp_path: Path) -> None:
+def test_a_directory_in_place_of_an_object_is_not_deleted(tmp_path: Path) -> None:
     path = _object(tmp_path)
     _directory(path)
     (path / "precious").write_text("x")
@@ -86,7 +86,7 @@ def theirs(tmp_path: Path) -> Path:
     return directory
 
 
-def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path, theirs: Path) -> None:
+def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path, theirs: Path) -> None:
     path = _object(tmp_path)
     shutil.move(path, theirs / path.name)
     path.parent.rmdir()
@@ -101,7 +101,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path, theirs:
     assert sorted(each.name for each in theirs.iterdir()) == sorted([path.name, "precious"])
 
 
-def test_a_link_in_the_place_of_the_store_is_not_followed(tmp_path: Path, theirs: Path) -> None:
+def test_a_link_in_place_of_the_store_is_not_followed(tmp_path: Path, theirs: Path) -> None:
     store = _object(tmp_path).parent.parent
     shutil.copytree(store, theirs, dirs_exist_ok=True)
     shutil.rmtree(store)

@@ -17,11 +17,11 @@ def fails_on_the_right_store(name: str) -> BaseException | None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("store", "name"), CAUGHT_BY.items(), ids=CAUGHT_BY)
-def test_the_contract_catches_a_wrong_store(store: str, name: str) -> None:
+def test_the_contract_catches_each_broken_store(store: str, name: str) -> None:
     assert fails_on_the_right_store(name) is None
     assert failure(name, BROKEN[store]) is not None
 
 
-def test_every_wrong_store_is_tried() -> None:
+def test_every_broken_store_is_tested() -> None:
     assert CAUGHT_BY.keys() == BROKEN.keys()
     assert len(BROKEN) >= 80

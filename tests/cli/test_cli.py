@@ -34,7 +34,7 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
     assert "--url" in shown or name in ("keys new", "copy")
 
 
-def test_the_commands_are_those_promised() -> None:
+def test_the_set_of_commands_is_unchanged() -> None:
     looking = {
         "threads",
         "usage",
@@ -84,7 +84,7 @@ def test_the_commands_are_those_promised() -> None:
     assert set(COMMANDS) == set(known)
 
 
-def test_version_and_bare_call() -> None:
+def test_version_and_a_call_without_arguments() -> None:
     assert keel("--version").stdout.startswith("langgraph-keel")
     assert "keel demo" in CliRunner().invoke(app, []).output
 
@@ -92,7 +92,7 @@ def test_version_and_bare_call() -> None:
 # ---- threads
 
 
-def test_threads_lists_the_last_active_first(url: str) -> None:
+def test_threads_lists_the_most_recently_active_thread_first(url: str) -> None:
     found = keel_json("threads", "--url", url)
     assert [info["thread_id"] for info in found["threads"]] == [EVIL, "trip"]
     assert found["more"] is False
@@ -114,12 +114,12 @@ def test_a_fact_of_a_feature_is_a_column_of_threads(url: str, monkeypatch: pytes
     assert facts == [{"waits": "for a person"}, {"plan": "gold", "waits": "for a person"}]
 
 
-def test_threads_limit_says_that_there_are_more(url: str) -> None:
+def test_threads_with_limit_reports_that_more_exist(url: str) -> None:
     assert keel_json("threads", "--url", url, "--limit", "1")["more"] is True
     assert "older ones" in keel("threads", "--url", url, "--limit", "1").stdout
 
 
-def test_threads_that_are_not_idle(url: str) -> None:
+def test_threads_unfinished_lists_threads_that_are_not_idle(url: str) -> None:
     found = {each["thread_id"]: each for each in keel_json("threads", "--unfinished", "--url", url)["threads"]}
     assert found[EVIL]["state"] == "waits"
     shown = keel("threads", "--unfinished", "--url", url).stdout
@@ -135,7 +135,7 @@ def test_the_url_comes_from_the_environment(url: str) -> None:
 # ---- history
 
 
-def test_history_tells_what_ran_and_what_is_next(url: str) -> None:
+def test_history_lists_completed_and_next_nodes(url: str) -> None:
     found = keel_json("history", "trip", "--url", url)["checkpoints"]
     steps = {row["step"]: row for row in found if row["source"] != "fork" and row["follows_previous"]}
     assert steps[-1]["source"] == "input"
@@ -146,7 +146,7 @@ def test_history_tells_what_ran_and_what_is_next(url: str) -> None:
     assert steps[3]["next"] == []
 
 
-def test_next_is_what_langgraph_says(url: str) -> None:
+def test_next_nodes_agree_with_langgraph(url: str) -> None:
     with open_saver(url) as saver:
         graph = _builder().compile(checkpointer=saver)
         for thread in ("trip", EVIL):
@@ -154,7 +154,7 @@ def test_next_is_what_langgraph_says(url: str) -> None:
             assert [row["next"] for row in keel_json("history", thread, "--url", url)["checkpoints"]] == told
 
 
-def test_one_checkpoint_of_a_history_is_the_head(url: str) -> None:
+def test_exactly_one_checkpoint_of_a_history_is_the_head(url: str) -> None:
     """The tips of branches are leaves; `keel timeline` agrees on both words."""
     found = keel_json("history", "trip", "--url", url)["checkpoints"]
     moments = {each["checkpoint_id"]: each for each in keel_json("timeline", "trip", "--url", url)["moments"]}
@@ -167,7 +167,7 @@ def test_one_checkpoint_of_a_history_is_the_head(url: str) -> None:
         ]
 
 
-def test_every_command_takes_the_same_words_for_a_moment(tmp_path: Path) -> None:
+def test_every_command_accepts_the_same_names_of_a_moment(tmp_path: Path) -> None:
     """Its position, a label, its whole id, or the beginning or end of the id."""
     url = made_store(tmp_path)
     *_, oldest = keel_json("history", "trip", "--url", url)["checkpoints"]
@@ -194,7 +194,7 @@ def test_history_marks_a_fork_and_its_parent(url: str) -> None:
     assert f"continues #{parent}" in _unwrapped("history", "trip", "--url", url)
 
 
-def test_history_says_what_a_rewind_has_gone_back_to(tmp_path: Path) -> None:
+def test_history_names_the_target_of_a_rewind(tmp_path: Path) -> None:
     url = made_store(tmp_path)
     rows = keel_json("history", "trip", "--url", url)["checkpoints"]
     # Only of the root graph: a subgraph's checkpoint may be stored before its parent's.
@@ -220,7 +220,7 @@ def _sulk(state: Work) -> dict[str, Any]:
     raise ValueError("no \x1b[31mluck")
 
 
-def test_history_shows_what_failed_beside_what_was_written(tmp_path: Path) -> None:
+def test_history_shows_errors_and_pending_writes(tmp_path: Path) -> None:
     where = f"sqlite:///{tmp_path / 'failed.db'}"
     builder = StateGraph(Work)
     builder.add_node("good", lambda state: {"log": ["good"]})
@@ -240,14 +240,14 @@ def test_history_shows_what_failed_beside_what_was_written(tmp_path: Path) -> No
     assert "__error__" in keel("show", "t", "--url", where).stdout
 
 
-def test_history_limit_and_parents_outside_of_it(url: str) -> None:
+def test_history_with_limit_reports_that_more_exist(url: str) -> None:
     every = keel_json("history", "trip", "--url", url)["checkpoints"]
     some = keel_json("history", "trip", "--url", url, "--limit", "2")
     assert some["more"] is True
     assert some["checkpoints"] == every[:2]
 
 
-def test_namespaces_of_subgraphs(url: str) -> None:
+def test_history_lists_namespaces_of_subgraphs(url: str) -> None:
     rows = keel_json("history", "trip", "--url", url, "--ns", "*")["checkpoints"]
     inner = next(row["checkpoint_ns"] for row in rows if row["checkpoint_ns"])
     assert inner.startswith("also:")
@@ -269,7 +269,7 @@ def _unwrapped(*arguments: str) -> str:
 # ---- show
 
 
-def test_show_is_the_latest_state(url: str) -> None:
+def test_show_prints_the_latest_state(url: str) -> None:
     shown = keel("show", EVIL, "--url", url).stdout
     assert "hello [link=x]there[/link]" in shown
     assert "Let me look." in shown
@@ -302,7 +302,7 @@ def test_show_is_the_latest_state(url: str) -> None:
         ({"action": "pay", "args": {"n": 3}}, ["action: pay", "args:", "  n: 3"]),
     ],
 )
-def test_show_says_a_question_that_is_data_in_lines(tmp_path: Path, value: Any, lines: list[str]) -> None:
+def test_show_prints_a_structured_question_in_lines(tmp_path: Path, value: Any, lines: list[str]) -> None:
     where = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(where) as saver:
         ask = StateGraph(Work).add_node("ask", lambda state: {"log": [interrupt(value)]}).add_edge(START, "ask")
@@ -311,7 +311,7 @@ def test_show_says_a_question_that_is_data_in_lines(tmp_path: Path, value: Any, 
     assert [line.removeprefix("  ").rstrip() for line in shown.splitlines()] == lines
 
 
-def test_show_json_carries_everything(url: str) -> None:
+def test_show_json_contains_everything(url: str) -> None:
     found = keel_json("show", EVIL, "--url", url)
     messages = found["values"]["messages"]
     assert [message["type"] for message in messages] == ["human", "system", "ai", "tool"]
@@ -322,13 +322,13 @@ def test_show_json_carries_everything(url: str) -> None:
     assert found["next"] == ["ask"]
 
 
-def test_show_takes_an_id_or_an_end_of_it(url: str) -> None:
+def test_show_accepts_an_id_or_its_beginning_or_end(url: str) -> None:
     wanted = keel_json("history", "trip", "--url", url)["checkpoints"][2]["checkpoint_id"]
     for given in (wanted, wanted[-8:], wanted[:-2]):
         assert keel_json("show", "trip", given, "--url", url)["checkpoint_id"] == wanted
 
 
-def test_show_shortens_unless_full(tmp_path: Path) -> None:
+def test_show_shortens_long_states_without_full(tmp_path: Path) -> None:
     where = f"sqlite:///{tmp_path / 'long.db'}"
     many: Any = {"messages": [HumanMessage(f"number {n} {'x' * 3000}") for n in range(60)]}
     with open_saver(where) as saver:
@@ -341,7 +341,7 @@ def test_show_shortens_unless_full(tmp_path: Path) -> None:
     assert full.count("x") > 60 * 3000
 
 
-def test_a_pruned_parent_is_no_branch(tmp_path: Path) -> None:
+def test_a_pruned_parent_does_not_start_a_branch(tmp_path: Path) -> None:
     """Neither the two remaining checkpoints nor a second input start a branch."""
     url = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(url) as saver:

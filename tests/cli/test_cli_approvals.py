@@ -31,7 +31,7 @@ def url(asked_url: str) -> str:
 # ---- many
 
 
-def test_what_waits_is_listed_the_oldest_first(url: str) -> None:
+def test_waiting_requests_are_listed_oldest_first(url: str) -> None:
     trip, evil = waiting(url)
     assert [(trip["thread_id"], trip["action"], trip["args"]), evil["thread_id"]] == [("trip", "book", ARGS), EVIL]
     assert (trip["facts"]["price"], trip["before"]["price"], trip["status"]) == (1500, 1200, "waiting")
@@ -65,7 +65,7 @@ def test_what_waits_is_listed_the_oldest_first(url: str) -> None:
     ],
     ids=" ".join,
 )
-def test_what_fits(url: str, options: tuple[str, ...], found: list[str]) -> None:
+def test_approvals_filters_requests(url: str, options: tuple[str, ...], found: list[str]) -> None:
     with open_saver(url) as saver:
         StateGraph(Trip).add_node("go", lambda state: {}).set_entry_point("go").compile(checkpointer=saver).invoke(
             {"told": None}, config("done")
@@ -80,7 +80,7 @@ def test_what_fits(url: str, options: tuple[str, ...], found: list[str]) -> None
     )
 
 
-def test_a_thread_whose_name_is_misspelt(url: str) -> None:
+def test_a_misspelt_thread_id_is_an_error(url: str) -> None:
     assert (
         "there is no thread 'tirp': `keel threads` lists all threads"
         in keel("approvals", "tirp", "--url", url, status=1).stderr
@@ -88,19 +88,19 @@ def test_a_thread_whose_name_is_misspelt(url: str) -> None:
     assert keel_json("approvals", "nobody", "--url", url, status=1)["error"]["code"] == "not_found"
 
 
-def test_what_is_over_says_how_it_was_decided(url: str) -> None:
+def test_closed_and_claimed_requests_show_their_reviewer(url: str) -> None:
     assert "superseded, approve by ann" in keel("approvals", "--all", "--url", url, COLUMNS="200").stdout
     with open_saver(url) as saver:
         saver.approvals.claim(id_of(url, "trip"), by="bob")
     assert "claimed by bob" in keel("approvals", "--url", url, COLUMNS="200").stdout
 
 
-def test_a_status_that_is_none(url: str) -> None:
+def test_an_unknown_status_is_refused(url: str) -> None:
     assert "unknown status 'gone'" in keel("approvals", "--status", "gone", "--url", url, status=2).stderr
 
 
 @pytest.mark.parametrize("thread", ["trip", EVIL], ids=["trip", "evil"])
-def test_a_shell_carries_out_what_is_advised(url: str, thread: str) -> None:
+def test_suggested_commands_can_be_run_in_a_shell(url: str, thread: str) -> None:
     name = id_of(url, thread)[:14]
     lines = re.findall(r"^  (keel appro.*)$", keel("approvals", thread, "--url", url, COLUMNS="40").stdout, re.M)
     words = [subprocess.run(["bash", "-c", f"printf '%s\n' {line}"], capture_output=True, text=True) for line in lines]
@@ -115,7 +115,7 @@ def test_a_shell_carries_out_what_is_advised(url: str, thread: str) -> None:
 # ---- one
 
 
-def test_a_request_is_shown_whole(url: str) -> None:
+def test_a_request_is_shown_in_full(url: str) -> None:
     name = id_of(url, "trip")
     shown = keel("approval", name[:14], "--url", url, COLUMNS="120").stdout
     told = [
@@ -145,14 +145,14 @@ def test_a_request_as_json(url: str) -> None:
     assert [event["kind"] for event in found["history"]] == ["asked"]
 
 
-def test_a_request_that_is_not_there(url: str) -> None:
+def test_an_unknown_request_id_is_an_error(url: str) -> None:
     for command in (("approval", "0123456789ab"), ("approve", "0123456789ab", "--by", "ann")):
         told = keel(*command, "--url", url, status=1).stderr
         assert "no request for approval has an id that begins with '0123456789ab'" in told
     assert url in told
 
 
-def test_of_the_requests_of_a_thread_its_name_is_that_of_the_one_that_waits(url: str) -> None:
+def test_a_prefix_shared_by_several_requests_names_the_waiting_one(url: str) -> None:
     """Ids of one thread begin in the same way; the second request of `trip` is closed."""
     name = id_of(url, "trip")
     assert keel_json("approval", name[:8], "--url", url)["id"] == name
@@ -163,7 +163,7 @@ def test_of_the_requests_of_a_thread_its_name_is_that_of_the_one_that_waits(url:
     assert told.count("thread 'trip'") == 2
 
 
-def test_where_several_wait_they_are_listed(url: str) -> None:
+def test_an_ambiguous_prefix_lists_the_waiting_requests(url: str) -> None:
     def ask(state: Trip) -> dict[str, Any]:
         return {"told": interrupt("Which way?")}
 
@@ -181,7 +181,7 @@ def test_where_several_wait_they_are_listed(url: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "e", "e3b98"])
-def test_an_id_that_a_script_has_lost_names_nothing(url: str, name: str) -> None:
+def test_an_empty_or_short_request_id_is_refused(url: str, name: str) -> None:
     assert f"{name!r} is not a request id" in keel("approve", name, "--by", "ann", "--url", url, status=2).stderr
     assert len(waiting(url)) == 2
 
@@ -212,7 +212,7 @@ def test_a_sweep_expires_and_reminds(url: str) -> None:
 
 
 @pytest.mark.parametrize("columns", ["30", "80", "200"])
-def test_nothing_raw_reaches_the_terminal(url: str, columns: str) -> None:
+def test_control_characters_are_escaped(url: str, columns: str) -> None:
     trip, evil = id_of(url, "trip"), id_of(url, EVIL)
     commands: list[tuple[str, ...]] = [("approvals", "--all", "--full"), ("approvals",), ("approval", trip)]
     commands += [("approval", evil), ("sweep", "--remind-after", "0")]
@@ -227,7 +227,7 @@ def test_nothing_raw_reaches_the_terminal(url: str, columns: str) -> None:
         assert "x1b" in result.output.replace("\n", "") or "u001b" in result.output.replace("\n", ""), command
 
 
-def test_nothing_raw_even_in_colour(url: str) -> None:
+def test_control_characters_are_escaped_in_colour(url: str) -> None:
     given = ["approval", id_of(url, "trip"), "--url", url]
     result = CliRunner().invoke(app, given, env={"FORCE_COLOR": "1", "TERM": "xterm"}, color=True)
     assert "\x1b[31m1200" in result.stdout
@@ -237,7 +237,7 @@ def test_nothing_raw_even_in_colour(url: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["sqlite:///", "files:"])
-def test_a_store_that_is_missing_is_not_made(scheme: str, tmp_path: Path) -> None:
+def test_a_missing_store_is_not_created(scheme: str, tmp_path: Path) -> None:
     commands: list[tuple[str, ...]] = [("approvals",), ("approvals", "trip"), ("approval", "0123456789ab"), ("sweep",)]
     commands += [("approve", "0123456789ab", "--by", "ann"), ("edit", "0123456789ab", "--args", "{}", "--by", "ann")]
     for command in commands:
@@ -263,7 +263,7 @@ class Unlucky(Hook):
             raise StoreUnavailable("the server is away")
 
 
-def test_what_nobody_asks_any_more_is_neither_listed_nor_decided(tmp_path: Path) -> None:
+def test_a_request_without_a_checkpoint_is_not_listed_or_decided(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(url, extra_hooks=[Unlucky()]) as saver, pytest.raises(StoreUnavailable):
         graph_of(saver, book).invoke({}, CONFIG)

@@ -47,7 +47,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return where, filled(Box(saver), "trip"), filled(Box(saver), EVIL)
 
 
-def test_it_lists_the_parts(store: Any) -> None:
+def test_archive_lists_the_parts(store: Any) -> None:
     url, (first, second), _ = store
     lines = keel("trip", "--url", url).stdout.splitlines()
     assert lines[0] == "archive of thread trip: 2 parts, 6 messages, 1.8 kB"
@@ -64,7 +64,7 @@ def test_it_lists_the_parts(store: Any) -> None:
         assert second[:12] in keel(EVIL, "--url", url, columns=columns).stdout
 
 
-def test_it_shows_messages(store: Any) -> None:
+def test_archive_shows_and_searches_messages(store: Any) -> None:
     url, (first, second), _ = store
     told = keel("trip", "--url", url, "--part", first[:8]).stdout
     assert [line.strip() for line in told.splitlines() if "said" in line] == ["said 0", "said 1", "said 2"]
@@ -83,7 +83,7 @@ def test_it_shows_messages(store: Any) -> None:
     assert "said 1" in keel("trip", "--url", url, "-s", "SAID 1", "--part", first).stdout
 
 
-def test_a_hit_is_shown_wherever_it_stands(tmp_path: Path) -> None:
+def test_a_search_hit_is_shown_anywhere_in_a_long_message(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(url) as saver:
         Box(saver).keep([HumanMessage(f"{'before ' * 200}a NEEDLE {'after ' * 200}", id="long")])
@@ -96,7 +96,7 @@ def test_a_hit_is_shown_wherever_it_stands(tmp_path: Path) -> None:
     assert "characters" not in keel("t", "--url", url, "-s", "needle", "--full").stdout
 
 
-def test_json(store: Any) -> None:
+def test_archive_json(store: Any) -> None:
     url, (first, second), _ = store
     told = json.loads(keel("trip", "--url", url, "--json").stdout)
     assert [part["id"] for part in told["parts"]] == [first, second]
@@ -109,7 +109,7 @@ def test_json(store: Any) -> None:
     ]
 
 
-def test_what_is_not_there(store: Any) -> None:
+def test_missing_threads_parts_and_search_texts_are_errors(store: Any) -> None:
     url, _, _ = store
     assert "there is no thread 'nobody'" in keel("nobody", "--url", url, status=1).stderr
     assert "has no part 'zz'" in keel("trip", "--url", url, "--part", "zz", status=1).stderr
@@ -135,7 +135,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_in_a_notebook_and_in_a_shell() -> None:
+def test_archive_has_a_notebook_and_a_shell_display() -> None:
     with MemorySaver() as saver:
         archive = saver.archive(EVIL)
         assert "is empty" in repr(archive)

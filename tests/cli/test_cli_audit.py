@@ -54,7 +54,7 @@ def tamper(url: str) -> None:
         Trail(saver).put_content(4, "salt", "{}")
 
 
-def test_show_lists_what_has_happened_newest_last(url: str) -> None:
+def test_show_lists_events_newest_last(url: str) -> None:
     told = keel("show", "--url", url)
     assert told.stderr == ""
     lines = told.stdout.splitlines()
@@ -82,7 +82,7 @@ def test_show_on_a_narrow_terminal(url: str) -> None:
         (("--thread", "gone"), [], False),
     ],
 )
-def test_show_what_is_asked_for(url: str, options: tuple[str, ...], numbers: list[int], more: bool) -> None:
+def test_show_filters_events(url: str, options: tuple[str, ...], numbers: list[int], more: bool) -> None:
     told = keel_json("show", "--url", url, *options)
     assert ([event["number"] for event in told["events"]], told["more"]) == (numbers, more)
     shown = keel("show", "--url", url, *options).stdout
@@ -97,7 +97,7 @@ def test_show_as_json(url: str) -> None:
     assert third["content"] is None
 
 
-def test_verify_names_what_to_note_down(url: str) -> None:
+def test_verify_prints_the_head_to_note_down(url: str) -> None:
     told = keel("verify", "--url", url)
     assert "is unchanged: 6 events, 1 without content" in told.stdout
     noted = re.search(r"^6:[0-9a-f]{64}$", told.stdout, re.MULTILINE)  # a separate line, for copying at 80 columns
@@ -107,7 +107,7 @@ def test_verify_names_what_to_note_down(url: str) -> None:
     assert verdict == {"ok": True, "events": 6, "removed": 1, "head": noted[0], "problems": []}
 
 
-def test_verify_names_what_was_changed(url: str) -> None:
+def test_verify_names_changed_events(url: str) -> None:
     tamper(url)
     lines = keel("verify", "--url", url, status=1).stdout.splitlines()
     assert lines[:2] == ["event 2 is missing", "event 4: its content was changed"]
@@ -118,7 +118,7 @@ def test_verify_names_what_was_changed(url: str) -> None:
     assert (verdict["ok"], verdict["problems"]) == (False, lines[:2])
 
 
-def test_verify_with_what_was_noted_earlier(url: str) -> None:
+def test_verify_compares_with_a_noted_head(url: str) -> None:
     told = keel("verify", "--url", url, "--expect", "4:" + "0" * 64, status=1).stdout
     assert told.startswith("event 4 is not the one that the expected head names")
     error = keel_json("verify", "--url", url, "--expect", "4", status=2)["error"]
@@ -134,6 +134,6 @@ def test_an_empty_trail(tmp_path: Path) -> None:
     assert keel_json("verify", "--url", where)["events"] == 0
 
 
-def test_a_store_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_store_is_an_error(tmp_path: Path) -> None:
     for command in ("show", "verify"):
         assert "error" in keel_json(command, "--url", f"sqlite:///{tmp_path / 'no.db'}", status=1)

@@ -15,7 +15,9 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_long_work_is_shown_and_wiped_away(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_of_long_work_is_shown_and_erased(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(bars, "PATIENCE", -1)
     assert list(bars.with_bar("abc", "Counting")) == ["a", "b", "c"]
     out, err = capfd.readouterr()
@@ -26,13 +28,15 @@ def test_long_work_is_shown_and_wiped_away(monkeypatch: pytest.MonkeyPatch, capf
 
 
 @pytest.mark.usefixtures("terminal")
-def test_quick_work_leaves_no_mark(capfd: pytest.CaptureFixture[str]) -> None:
+def test_quick_work_shows_no_bar(capfd: pytest.CaptureFixture[str]) -> None:
     assert list(bars.with_bar("abc", "Counting")) == ["a", "b", "c"]
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-def test_no_terminal_no_bar(quiet: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_bar_is_shown_without_a_terminal_or_when_quiet(
+    quiet: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(bars, "PATIENCE", -1)
     if quiet:
         monkeypatch.setenv("FORCE_COLOR", "1")

@@ -76,7 +76,7 @@ def test_repair_asks_in_a_terminal(
     assert (log_of(store, "a").read_bytes() == broken) is (status == 1)
 
 
-def test_damage_is_found_and_repaired_only_when_told(store: Path) -> None:
+def test_damage_is_found_and_repaired_only_on_request(store: Path) -> None:
     log = damage(store, "a")
     broken = log.read_bytes()
     (found,) = findings(store)
@@ -104,7 +104,7 @@ def test_a_torn_tail_is_harmless(store: Path) -> None:
     assert "interrupted" in keel("check", "--url", url(store)).stdout
 
 
-def test_a_missing_value_is_lost(store: Path) -> None:
+def test_a_missing_value_is_reported_as_lost(store: Path) -> None:
     with opened(store) as saver:
         turn(saver, "a", "x" * 100_000)
     for blob in store.glob("threads/*/blobs/*.json"):
@@ -112,7 +112,7 @@ def test_a_missing_value_is_lost(store: Path) -> None:
     assert {found["kind"] for found in findings(store)} == {"lost"}
 
 
-def test_a_conflict_is_a_decision_with_the_commands_that_make_it(store: Path) -> None:
+def test_a_git_conflict_is_reported_with_commands_to_resolve_it(store: Path) -> None:
     repository = Repository(store.parent)
     branch(repository, store, "theirs", "a", "three", "four")
     with opened(store) as saver:
@@ -133,14 +133,14 @@ def test_a_conflict_is_a_decision_with_the_commands_that_make_it(store: Path) ->
         assert everything(saver) == ours
 
 
-def test_conflict_markers_are_named(store: Path) -> None:
+def test_conflict_markers_are_reported(store: Path) -> None:
     log = log_of(store, "a")
     log.write_bytes(log.read_bytes() + b"<<<<<<< HEAD\n=======\n>>>>>>> theirs\n")
     (found,) = findings(store)
     assert "conflict" in found["message"]
 
 
-def test_nothing_steers_the_terminal(store: Path) -> None:
+def test_control_characters_are_escaped(store: Path) -> None:
     damage(store, EVIL)
     with log_of(store, "a").open("ab") as file:
         file.write(b"\x1b[2J\x00")
@@ -151,13 +151,13 @@ def test_nothing_steers_the_terminal(store: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["sqlite:///keel.db", "memory:"])
-def test_only_files_are_repaired(other: str) -> None:
+def test_only_file_stores_can_be_repaired(other: str) -> None:
     error = keel_json("repair", "--url", other, status=2)["error"]
     assert error["code"] == "invalid_input"
 
 
 @pytest.mark.parametrize("command", ["check", "repair"])
-def test_what_is_not_there_is_an_error_and_is_not_made(command: str, tmp_path: Path) -> None:
+def test_a_missing_store_is_an_error_and_is_not_created(command: str, tmp_path: Path) -> None:
     assert "error" in keel_json(
         command, "--url", f"files:{tmp_path / 'none'}", *["--yes"] * (command == "repair"), status=1
     )

@@ -37,7 +37,7 @@ def urls(tmp_path: Path) -> tuple[str, str]:
     return f"sqlite:///{tmp_path / 'a.db'}", f"files:{tmp_path / 'b'}"
 
 
-def test_copied_and_compared(urls: tuple[str, str]) -> None:
+def test_threads_are_copied_and_compared(urls: tuple[str, str]) -> None:
     dry = keel("copy", *urls, "--dry-run")
     assert "2 threads to copy" in dry.stdout
     assert dry.exit_code == 0
@@ -55,7 +55,7 @@ def test_copied_and_compared(urls: tuple[str, str]) -> None:
     assert keel("copy", *urls, "--thread", "bob").exit_code == 0
 
 
-def test_what_threads_share_is_named_as_what_was_not_compared(urls: tuple[str, str]) -> None:
+def test_verify_reports_that_shared_records_were_not_compared(urls: tuple[str, str]) -> None:
     with open_saver(urls[0]) as saver:
         ToolCache(saver).tool(add).invoke({"n": 1}, at("ada"))
     copied = keel("copy", *urls, "--with-shared")
@@ -65,7 +65,7 @@ def test_what_threads_share_is_named_as_what_was_not_compared(urls: tuple[str, s
     assert "not compared" not in keel("copy", *urls, "--verify", "--with-shared").stdout
 
 
-def test_what_cannot_be_meant(urls: tuple[str, str], tmp_path: Path) -> None:
+def test_invalid_sources_and_options_are_refused(urls: tuple[str, str], tmp_path: Path) -> None:
     assert "the same store" in keel("copy", urls[0], urls[0]).stderr
     missing = keel("copy", f"sqlite:///{tmp_path / 'none.db'}", f"sqlite:///{tmp_path / 'new.db'}")
     assert missing.exit_code == 1
@@ -76,7 +76,7 @@ def test_what_cannot_be_meant(urls: tuple[str, str], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:hunter2@localhost:1/x", "redis://:hunter2@localhost:1/0"])
-def test_passwords_are_not_shown(urls: tuple[str, str], url: str) -> None:
+def test_passwords_are_not_printed(urls: tuple[str, str], url: str) -> None:
     for words in ((url, urls[1]), (urls[0], url), (url, url)):
         for as_json in ((), ("--json",)):
             found = keel("copy", *words, *as_json)
@@ -84,7 +84,7 @@ def test_passwords_are_not_shown(urls: tuple[str, str], url: str) -> None:
             assert "hunter2" not in found.output
 
 
-def test_each_store_with_keys_of_its_own(urls: tuple[str, str], tmp_path: Path) -> None:
+def test_source_and_target_have_separate_keys(urls: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(new_key("2026"))
     (tmp_path / "keys").chmod(0o600)
     keys, plain = str(tmp_path / "keys"), f"sqlite:///{tmp_path / 'plain.db'}"
@@ -95,7 +95,7 @@ def test_each_store_with_keys_of_its_own(urls: tuple[str, str], tmp_path: Path) 
     assert "2 threads copied" in done.stdout
 
 
-def test_each_store_with_objects_of_its_own(
+def test_source_and_target_have_separate_blobs(
     urls: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
@@ -116,7 +116,7 @@ def test_each_store_with_objects_of_its_own(
     assert keel("copy", *urls, "--source-blobs", "nowhere").exit_code == 2
 
 
-def test_a_thread_as_a_file_and_back(urls: tuple[str, str], tmp_path: Path) -> None:
+def test_a_thread_is_copied_to_a_file_and_back(urls: tuple[str, str], tmp_path: Path) -> None:
     one, new = f"sqlite:///{tmp_path / 'one.db'}", f"sqlite:///{tmp_path / 'new.db'}"
     with open_saver(urls[0]) as saver:
         saver.retention.set_policy(Retention(last=9))
@@ -132,7 +132,7 @@ def test_a_thread_as_a_file_and_back(urls: tuple[str, str], tmp_path: Path) -> N
         assert saver.retention.policies() == (Retention(last=9),)
 
 
-def test_a_picture_of_the_bytes(tmp_path: Path) -> None:
+def test_stats_reports_bytes_by_kind(tmp_path: Path) -> None:
     url = loaded("v1", "sqlite", tmp_path).url
     found = keel("stats", "--url", url)
     assert found.exit_code == 0

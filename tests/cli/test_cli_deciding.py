@@ -64,7 +64,7 @@ def test_the_reviewer_comes_from_the_environment(url: str) -> None:
         (("edit", "--args", "@/nowhere", "--by", "ann"), "invalid_input", "No such file"),
     ],
 )
-def test_what_is_refused_is_named_and_changes_nothing(url: str, command: Any, code: str, told: str) -> None:
+def test_a_refused_decision_is_explained_and_changes_nothing(url: str, command: Any, code: str, told: str) -> None:
     verb, *options = command
     name = id_of(url, "trip")
     status = 2 if code == "invalid_input" else 1
@@ -75,7 +75,7 @@ def test_what_is_refused_is_named_and_changes_nothing(url: str, command: Any, co
     assert id_of(url, "trip") == name
 
 
-def test_of_two_decisions_one_is_taken(url: str) -> None:
+def test_only_the_first_of_two_decisions_counts(url: str) -> None:
     name = id_of(url, "trip")
     assert keel_json("approve", name, "--by", "ann", "--url", url)["status"] == "approved"
     assert keel_json("reject", name, "--by", "bob", "--url", url, status=1)["error"]["code"] == "already_decided"
@@ -84,7 +84,7 @@ def test_of_two_decisions_one_is_taken(url: str) -> None:
     assert went_on(url, "trip", graph, 1500)[:2] == ("approve", "ann")
 
 
-def test_what_the_thread_went_on_without_is_not_decided(url: str) -> None:
+def test_a_superseded_request_is_not_decided(url: str) -> None:
     name = id_of(url, EVIL)
     with open_saver(url) as saver:
         saver.timeline(EVIL).rewind(0)
@@ -93,7 +93,7 @@ def test_what_the_thread_went_on_without_is_not_decided(url: str) -> None:
 
 
 @pytest.mark.parametrize("is_file", [False, True])
-def test_other_arguments(url: str, is_file: bool, tmp_path: Path) -> None:
+def test_edit_changes_arguments(url: str, is_file: bool, tmp_path: Path) -> None:
     path, text = tmp_path / "args.json", json.dumps({**ARGS, "flight": "LH 2"})
     path.write_text(text, encoding="utf-8")
     given = ("edit", id_of(url, "trip"), "--args", f"@{path}" if is_file else text, "--by", "ann", "--yes")
@@ -135,7 +135,7 @@ def agent(saver: Any, *more: Any) -> Any:
     return create_agent(Scripted(script=script), [pay], middleware=[gate, *more], checkpointer=saver)
 
 
-def test_questions_of_one_step_are_decided_one_by_one(tmp_path: Path) -> None:
+def test_questions_of_one_step_are_decided_separately(tmp_path: Path) -> None:
     where = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(where) as saver:
         agent(saver).invoke(hello(), config("paying"))
@@ -157,9 +157,7 @@ def test_questions_of_one_step_are_decided_one_by_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["fork", "earlier fork", "fork of a fork", "rewind"])
-def test_a_question_that_is_asked_again_says_what_was_called_since(
-    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repeated_question_names_calls_made_since(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a reviewer would pay again, unaware of the first time.
 
     Two payments began in one millisecond.
@@ -197,7 +195,9 @@ def test_a_question_that_is_asked_again_says_what_was_called_since(
 
 
 @pytest.mark.parametrize(("said", "status"), [("n\n", 1), ("\n", 1), ("\x04", 1), ("y\n", 0)], ids=repr)
-def test_a_person_is_asked(url: str, typed: Any, capfd: pytest.CaptureFixture[str], said: str, status: int) -> None:
+def test_approve_asks_for_confirmation_in_a_terminal(
+    url: str, typed: Any, capfd: pytest.CaptureFixture[str], said: str, status: int
+) -> None:
     name = id_of(url, "trip")
     assert typed(said, "approve", name, "--by", "ann", "--url", url) == status
     out, err = capfd.readouterr()
@@ -205,13 +205,15 @@ def test_a_person_is_asked(url: str, typed: Any, capfd: pytest.CaptureFixture[st
     assert ("approved: book" in out, bool(waiting(url, "trip"))) == (status == 0, status == 1)
 
 
-def test_without_a_terminal_nothing_is_decided_unasked(url: str) -> None:
+def test_approve_without_a_terminal_needs_confirmation(url: str) -> None:
     told = keel("approve", id_of(url, "trip"), "--by", "ann", "--url", url, status=2)
     assert "nothing was decided: there is no terminal" in told.stderr
     assert len(waiting(url, "trip")) == 1
 
 
 @pytest.mark.parametrize("option", ["--yes", "--json"])
-def test_a_program_is_not_asked(url: str, typed: Any, capfd: pytest.CaptureFixture[str], option: str) -> None:
+def test_approve_with_yes_or_json_asks_nothing(
+    url: str, typed: Any, capfd: pytest.CaptureFixture[str], option: str
+) -> None:
     assert typed("", "approve", id_of(url, "trip"), "--by", "ann", "--url", url, option) == 0
     assert (capfd.readouterr().err, waiting(url, "trip")) == ("", [])

@@ -32,7 +32,7 @@ def threads(url: str) -> list[str]:
         return ids(saver)
 
 
-def test_a_look_says_what_would_go(url: str) -> None:
+def test_a_dry_run_lists_threads_to_erase(url: str) -> None:
     told = keel("erase", "--user", EVIL, "--dry-run", "--url", url)
     assert "Would be erased: 1 thread, 3 checkpoints" in told.stdout
     assert told.stdout.splitlines()[1:3] == [f"  {EVIL!r}", "  shared: 'joint'"]
@@ -40,7 +40,7 @@ def test_a_look_says_what_would_go(url: str) -> None:
     assert len(threads(url)) == 3
 
 
-def test_a_program_is_told_all(url: str) -> None:
+def test_erase_json_reports_everything(url: str) -> None:
     looked = keel_json("erase", "--user", EVIL, "--dry-run", "--url", url)
     assert (looked["dry_run"], looked["thread_ids"], looked["shared_ids"]) == (True, [EVIL], ["joint"])
     said = keel_json("erase", "--user", EVIL, "--shared", "delete", "--full", "--yes", "--url", url)
@@ -51,13 +51,13 @@ def test_a_program_is_told_all(url: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["--url", "--json"])
-def test_nobody_is_erased_unasked(url: str, option: str) -> None:
+def test_erase_without_a_terminal_needs_confirmation(url: str, option: str) -> None:
     told = keel("erase", "--user", EVIL, *(["--json"] if option == "--json" else []), "--url", url, status=2)
     assert "nothing was erased" in told.output
     assert len(threads(url)) == 3
 
 
-def test_what_is_left_is_an_error(url: str) -> None:
+def test_an_incomplete_erasure_is_an_error(url: str) -> None:
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
         connection.execute("UPDATE entries SET header = x'00' WHERE key >> 32 = 3")
     told = keel("erase", "--user", EVIL, "--yes", "--url", url, status=1)
@@ -65,7 +65,7 @@ def test_what_is_left_is_an_error(url: str) -> None:
     assert "its owner is unknown" in told.stderr
 
 
-def test_space_is_given_back(url: str) -> None:
+def test_reclaim_returns_space(url: str) -> None:
     told = keel("reclaim", "--full", "--url", url)
     assert "(VACUUM)" in told.stdout
     reclaimed = keel_json("reclaim", "--url", url)
@@ -73,7 +73,9 @@ def test_space_is_given_back(url: str) -> None:
 
 
 @pytest.mark.parametrize(("said", "status"), [("n\n", 1), ("y\n", 0)], ids=["no", "yes"])
-def test_a_person_is_asked(url: str, typed: Any, capfd: pytest.CaptureFixture[str], said: str, status: int) -> None:
+def test_erase_asks_for_confirmation_in_a_terminal(
+    url: str, typed: Any, capfd: pytest.CaptureFixture[str], said: str, status: int
+) -> None:
     with open_saver(url) as saver:
         saver.delete_thread("joint")
     assert typed(said, "erase", "--user", EVIL, "--url", url) == status
@@ -84,7 +86,9 @@ def test_a_person_is_asked(url: str, typed: Any, capfd: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(("user", "status"), [("nobody", 0), ("carl", 1)])
-def test_nobody_is_asked_where_nothing_would_go(url: str, typed: Any, capfd: Any, user: str, status: int) -> None:
+def test_erase_asks_nothing_if_there_is_nothing_to_erase(
+    url: str, typed: Any, capfd: Any, user: str, status: int
+) -> None:
     with open_saver(url) as saver:
         say(saver, "joint", "carl")
     assert typed("y\n", "erase", "--user", user, "--url", url) == status
@@ -93,6 +97,6 @@ def test_nobody_is_asked_where_nothing_would_go(url: str, typed: Any, capfd: Any
     assert len(threads(url)) == 3
 
 
-def test_what_names_others_as_well_is_left_and_an_error(url: str) -> None:
+def test_a_shared_thread_is_kept_and_is_an_error(url: str) -> None:
     told = keel("erase", "--user", EVIL, "--yes", "--url", url, status=1)
     assert told.stdout.splitlines()[1] == "  shared: 'joint'"

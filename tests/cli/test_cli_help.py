@@ -25,7 +25,7 @@ def test_commands_are_in_groups() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_example_is_the_last_word_of_the_help(name: str) -> None:
+def test_help_ends_with_an_example(name: str) -> None:
     assert "Example:" in (COMMANDS[name].epilog or "")
     shown = keel(*name.split(), "--help", COLUMNS="200").stdout
     assert shown.count("Example:") == 1
@@ -41,13 +41,13 @@ def complete(words: str, place: int) -> list[str]:
     return done.stdout.split()
 
 
-def test_options_of_a_command_come_after_it() -> None:
+def test_an_option_before_its_command_is_explained() -> None:
     told = keel("--url", "sqlite:///agent.db", "threads", status=2, COLUMNS="200").stderr
     assert "No such option: --url before the command" in told
     assert "keel threads --url URL" in told
 
 
-def test_a_misspelling_suggests_nothing_that_destroys() -> None:
+def test_a_misspelling_suggests_no_destructive_command() -> None:
     assert "Did you mean 'threads'" in keel("tread", status=2).stderr
     for word in ("delet", "eraze", "prun", "reclame"):
         told = keel(word, status=2).stderr

@@ -77,7 +77,7 @@ def interrupted(place: Path, *words: str, after: int, **env: str) -> str:
         ("export --output all.jsonl --json", 1, "Reading threads, N done. all.jsonl was not written."),
     ],
 )
-def test_long_work_says_how_far_it_has_come(place: Path, words: str, after: int, said: str) -> None:
+def test_an_interrupted_command_reports_its_progress(place: Path, words: str, after: int, said: str) -> None:
     told = interrupted(place, *words.split(), after=after)
     assert re.sub(r"\d+( of \d+)?", "N", told) == f"interrupted: {said.format(kept=KEPT, unchanged=UNCHANGED)}\n"
     if "delete" not in words:  # some of them no longer exist
@@ -87,14 +87,14 @@ def test_long_work_says_how_far_it_has_come(place: Path, words: str, after: int,
 
 
 @pytest.mark.slow
-def test_keys(place: Path) -> None:
+def test_interrupted_key_commands_report_their_progress(place: Path) -> None:
     assert KEPT in interrupted(place, "keys", "migrate", after=2, KEEL_KEYS_FILE="keys")
     assert KEPT in interrupted(place, "keys", "migrate", after=2, KEEL_KEYS_FILE="keys")
     assert KEPT in interrupted(place, "keys", "renew", after=1, KEEL_KEYS_FILE="keys")
 
 
 @pytest.mark.slow
-def test_an_import(tmp_path: Path) -> None:
+def test_an_interrupted_import_can_be_repeated(tmp_path: Path) -> None:
     with old_store("sqlite", tmp_path) as store:
         with store.open() as saver:
             for name in ("chat", "asks", "forks"):

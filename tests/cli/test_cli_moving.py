@@ -24,7 +24,7 @@ def old(tmp_path: Path) -> Iterator[OldStore]:
         yield store
 
 
-def test_in_and_out_again(old: OldStore, tmp_path: Path) -> None:
+def test_threads_are_imported_and_exported_again(old: OldStore, tmp_path: Path) -> None:
     new = ("--url", f"sqlite:///{tmp_path / 'new.db'}")
     assert "3 threads would be moved (23 checkpoints)" in keel("import", old.path, *new, "--dry-run").stdout
     assert not (tmp_path / "new.db").exists()
@@ -45,7 +45,7 @@ def test_in_and_out_again(old: OldStore, tmp_path: Path) -> None:
             assert SCENES[name][1](other, name) == SCENES[name][1](saver, name)
 
 
-def test_what_could_not_be_moved_is_told_and_is_the_exit_status(old: OldStore, tmp_path: Path) -> None:
+def test_threads_that_fail_to_move_are_reported_with_exit_status_1(old: OldStore, tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "new.db") as saver:
         SCENES["chat"][0](saver, "chat")
     new = ("--url", f"sqlite:///{tmp_path / 'new.db'}")
@@ -56,7 +56,7 @@ def test_what_could_not_be_moved_is_told_and_is_the_exit_status(old: OldStore, t
     assert keel_json("export", "--to-langgraph", old.path, *new, status=1)["threads"]["failed"] == 1
 
 
-def test_for_a_tenant(old: OldStore, tmp_path: Path) -> None:
+def test_import_for_a_tenant(old: OldStore, tmp_path: Path) -> None:
     new = ("--url", f"sqlite:///{tmp_path / 'new.db'}")
     keel("--tenant", "acme", "import", old.path, *new)
     with open_saver(new[1]) as saver:
@@ -64,7 +64,7 @@ def test_for_a_tenant(old: OldStore, tmp_path: Path) -> None:
         assert {info.thread_id for info in saver.for_tenant("acme").threads()} == {"chat", "asks", "forks"}
 
 
-def test_what_cannot_be_meant(old: OldStore, tmp_path: Path) -> None:
+def test_invalid_sources_and_options_are_refused(old: OldStore, tmp_path: Path) -> None:
     new = ("--url", f"sqlite:///{tmp_path / 'new.db'}")
     assert "no file" in keel("import", "nowhere.db", *new, status=1).stderr
     assert keel_json("import", "mysql://ada:s3cret@host/db", *new, status=2)["error"]["code"] == "invalid_input"
@@ -74,7 +74,9 @@ def test_what_cannot_be_meant(old: OldStore, tmp_path: Path) -> None:
     assert "--to-langgraph writes whole threads" in told
 
 
-def test_the_bar_says_how_fast_it_goes(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_bar_shows_speed_and_remaining_time(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(bars, "PATIENCE", -1)

@@ -27,13 +27,13 @@ from langgraph_keel.display.text import one_line, plain, short_ids
 
 @pytest.mark.parametrize("columns", ["30", "80", "200"])
 @pytest.mark.parametrize("command", [("threads",), ("history", EVIL), ("show", EVIL), ("show", EVIL, "--full")])
-def test_nothing_raw_reaches_the_terminal(url: str, command: tuple[str, ...], columns: str) -> None:
+def test_control_characters_are_escaped(url: str, command: tuple[str, ...], columns: str) -> None:
     shown = keel(*command, "--url", url, COLUMNS=columns).stdout
     assert not RAW.search(shown)
     assert "x1b" in shown.replace("\n", "")
 
 
-def test_nothing_raw_even_in_colour(url: str) -> None:
+def test_control_characters_are_escaped_in_colour(url: str) -> None:
     result = CliRunner().invoke(
         app, ["show", EVIL, "--url", url], env={"FORCE_COLOR": "1", "TERM": "xterm"}, color=True
     )
@@ -43,7 +43,7 @@ def test_nothing_raw_even_in_colour(url: str) -> None:
     assert "[red]42[/red]" in result.stdout
 
 
-def test_errors_and_json_are_safe_too(url: str) -> None:
+def test_control_characters_are_escaped_in_errors_and_json(url: str) -> None:
     assert not RAW.search(keel("history", "\x1b[31mno", "--url", url, status=1).stderr)
     assert not RAW.search(keel("show", EVIL, "--url", url, "--json").stdout)
 
@@ -58,16 +58,16 @@ def test_errors_and_json_are_safe_too(url: str) -> None:
         ("é😀", "é😀"),
     ],
 )
-def test_plain(text: str, shown: str) -> None:
+def test_plain_escapes_control_characters(text: str, shown: str) -> None:
     assert plain(text) == shown
 
 
-def test_one_line_is_short() -> None:
+def test_one_line_joins_and_shortens_text() -> None:
     assert one_line("a\n b\tc") == "a b c"
     assert len(one_line("word " * 1000, 50)) == 50
 
 
-def test_a_password_is_not_shown() -> None:
+def test_a_password_is_masked_in_urls() -> None:
     assert without_password("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
     assert (
         without_password("postgresql://host/db?user=me&password=secret") == "postgresql://host/db?user=me&password=***"
@@ -77,7 +77,7 @@ def test_a_password_is_not_shown() -> None:
 # ---- errors
 
 
-def test_unknown_thread_is_named_with_a_guess(url: str) -> None:
+def test_an_unknown_thread_is_an_error_with_advice(url: str) -> None:
     result = keel("history", "tripp", "--url", url, status=1)
     assert result.stdout == ""
     assert "error: there is no thread 'tripp': `keel threads` lists all threads (in sqlite:///" in result.stderr
@@ -98,7 +98,7 @@ def test_errors_as_json(url: str, arguments: tuple[str, ...], code: str) -> None
     assert keel_json(*arguments, "--url", url, status=2 if code == "invalid_input" else 1)["error"]["code"] == code
 
 
-def test_a_beginning_that_several_ids_have_names_none(url: str) -> None:
+def test_an_ambiguous_id_prefix_is_refused(url: str) -> None:
     first, *_ = keel_json("history", "trip", "--url", url)["checkpoints"]
     error = keel_json("show", "trip", first["checkpoint_id"][:6], "--url", url, status=2)["error"]
     assert error["code"] == "invalid_input"
@@ -137,7 +137,7 @@ def test_a_pipe_gets_plain_text(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_classes_of_the_user_are_read_after_an_import(tmp_path: Path) -> None:
+def test_user_classes_are_read_with_import(tmp_path: Path) -> None:
     (tmp_path / "shop_models.py").write_text(
         "from dataclasses import dataclass\n@dataclass\nclass Order:\n    total: int\n", encoding="utf-8"
     )
@@ -191,7 +191,7 @@ class Point:
         ("\udc80", "\udc80"),
     ],
 )
-def test_as_json(value: Any, carried: Any) -> None:
+def test_as_json_converts_any_value(value: Any, carried: Any) -> None:
     assert as_json(value) == carried
     assert json.loads(json.dumps(as_json(value), allow_nan=False)) == carried
 
@@ -203,7 +203,7 @@ def test_as_json_is_bounded() -> None:
     json.dumps(as_json(value))
 
 
-def test_short_ids_tell_apart() -> None:
+def test_short_ids_are_unique() -> None:
     assert short_ids(["aaaa-12345678", "bbbb-22345678"]) == {
         "aaaa-12345678": "12345678",
         "bbbb-22345678": "22345678",

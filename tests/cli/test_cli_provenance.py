@@ -48,7 +48,7 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 
 @on_two
-def test_provenance_says_who_answered_with_what(url: str) -> None:
+def test_provenance_lists_models_and_parameters(url: str) -> None:
     shown = keel("provenance", "trip", "--url", url).stdout
     assert "thread trip · 4 calls of models · 40 → 8 tokens · cost 1.00" in shown
     assert re.search(r"2 +agent +m +seed 7 +10 → 2 +\d\d:\d\d:\d\d", shown)
@@ -65,7 +65,7 @@ def test_provenance_says_who_answered_with_what(url: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_no_empty_column_is_shown(place: Place) -> None:
+def test_empty_columns_are_omitted(place: Place) -> None:
     with place.open() as saver:
         World(cost=0.25).run(saver, "trip")
     shown = keel("provenance", "trip", "--url", place.url, COLUMNS="140").stdout
@@ -84,7 +84,7 @@ def test_drift_is_shown_where_it_happened(url: str) -> None:
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("columns", ["30", "80", "200"])
-def test_nothing_raw_reaches_the_terminal(url: str, columns: str) -> None:
+def test_control_characters_are_escaped(url: str, columns: str) -> None:
     commands = (("provenance", EVIL), ("provenance", EVIL, "--full"), ("history", EVIL), ("export",))
     for command in commands:
         done = keel(*command, "--url", url, COLUMNS=columns)
@@ -93,14 +93,14 @@ def test_nothing_raw_reaches_the_terminal(url: str, columns: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_a_failed_attempt_and_the_next_are_told(url: str) -> None:
+def test_a_failed_attempt_and_its_retry_are_listed(url: str) -> None:
     shown = keel("provenance", EVIL, "--url", url).stdout
     assert "→ failed: TimeoutError" in shown
     assert shown.index("failed") < shown.index("attempt 2")
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_full_shortens_nothing_and_checkpoint_narrows(url: str) -> None:
+def test_full_shortens_nothing_and_checkpoint_filters(url: str) -> None:
     [_, _, call, _] = keel_json("provenance", "trip", "--url", url)["calls"]
     shown = keel("provenance", "trip", "--full", "--url", url).stdout
     assert call["checkpoint_id"] in shown
@@ -113,7 +113,7 @@ def test_full_shortens_nothing_and_checkpoint_narrows(url: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_numbers_are_whole_and_odd_counts_are_none(place: Place) -> None:
+def test_numbers_are_not_abbreviated_and_invalid_counts_are_ignored(place: Place) -> None:
     answer, model = AIMessage("ho"), GenericFakeChatModel(messages=iter(()))
 
     def ask(state: MessagesState) -> dict[str, Any]:
@@ -137,13 +137,13 @@ def test_numbers_are_whole_and_odd_counts_are_none(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_threads_without_calls_and_without_name(url: str) -> None:
+def test_threads_without_calls_and_unknown_threads_are_reported(url: str) -> None:
     assert "No model calls recorded for thread plain" in keel("provenance", "plain", "--url", url).stdout
     assert "`keel threads` lists all threads" in keel("provenance", "tripp", "--url", url, status=1).stderr
 
 
 @on_two
-def test_what_is_left_when_runs_were_deleted_is_not_all(place: Place, url: str) -> None:
+def test_a_list_after_removals_is_marked_incomplete(place: Place, url: str) -> None:
     told = "The list is incomplete: early checkpoints were removed"
     with place.open() as saver:
         saver.prune(["trip", "plain"], strategy="keep_latest")
@@ -179,7 +179,7 @@ def test_threads_by_model(url: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_no_threads_of_a_model_and_none_at_all(url: str, tmp_path: Path) -> None:
+def test_no_matching_threads_and_no_threads_are_distinguished(url: str, tmp_path: Path) -> None:
     assert keel("threads", "--model", "no\x1b", "--url", url).stdout == f"None of 3 threads in {url} matches\n"
     assert keel_json("threads", "--model", "nope", "--url", url)["threads"] == []
     empty = f"sqlite:///{tmp_path / 'empty.db'}"
@@ -201,7 +201,7 @@ def test_history_names_the_models(url: str) -> None:
 
 
 @on_two
-def test_export_writes_a_line_a_thread(url: str, tmp_path: Path) -> None:
+def test_export_writes_one_line_per_thread(url: str, tmp_path: Path) -> None:
     done = keel("export", "--url", url)
     assert [line["thread_id"] for line in lines(done.stdout)] == ["trip", EVIL]
     assert "Wrote 2 threads; skipped: 1 without messages." in done.stderr
@@ -228,12 +228,12 @@ def test_export_writes_a_line_a_thread(url: str, tmp_path: Path) -> None:
     ],
     ids=lambda value: value[0].removeprefix("--") if value and isinstance(value, tuple) else "",
 )
-def test_export_of_some(url: str, options: tuple[str, ...], written: list[str]) -> None:
+def test_export_filters_threads(url: str, options: tuple[str, ...], written: list[str]) -> None:
     assert [line["thread_id"] for line in lines(keel("export", *options, "--url", url).stdout)] == written
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_what_filters_leave_out_is_counted(url: str, tmp_path: Path) -> None:
+def test_export_counts_threads_excluded_by_filters(url: str, tmp_path: Path) -> None:
     told = keel("export", "--label", "nosuch", "--url", url).stderr
     assert "Wrote 0 threads; skipped: " in told
     assert "2 by the filters" in told
@@ -248,7 +248,7 @@ def test_what_filters_leave_out_is_counted(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_a_file_is_replaced_only_if_asked_and_only_as_a_whole(
+def test_an_output_file_is_replaced_atomically_with_overwrite(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "out" / "all.jsonl"
@@ -272,7 +272,7 @@ def umask() -> int:
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_what_cannot_be_written_to_is_named(url: str, tmp_path: Path) -> None:
+def test_unwritable_outputs_are_refused(url: str, tmp_path: Path) -> None:
     told = keel("export", "--url", url, "--output", str(tmp_path), "--overwrite", status=2).stderr
     assert "is not a file" in told
     nowhere = str(tmp_path / "none" / "all.jsonl")
@@ -285,7 +285,7 @@ def test_what_cannot_be_written_to_is_named(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_a_link_stays_a_link(url: str, tmp_path: Path) -> None:
+def test_export_writes_through_a_symbolic_link(url: str, tmp_path: Path) -> None:
     link, target = tmp_path / "link.jsonl", tmp_path / "far" / "target.jsonl"
     target.parent.mkdir()
     link.symlink_to(target)
@@ -299,7 +299,7 @@ def test_a_link_stays_a_link(url: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a FIFO")
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_a_fifo_is_written_to(url: str, tmp_path: Path) -> None:
+def test_export_writes_to_a_fifo(url: str, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with os.fdopen(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)) as reader:
@@ -313,7 +313,7 @@ def test_a_fifo_is_written_to(url: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="needs /dev/stdout")
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_standard_output_by_its_name(url: str, tmp_path: Path) -> None:
+def test_export_writes_to_dev_stdout(url: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "langgraph_keel.cli", "export", "--url", url, "--output", "/dev/stdout"]
     done = subprocess.run(command, capture_output=True, timeout=60, check=True)
     assert [line["thread_id"] for line in lines(done.stdout.decode())] == ["trip", EVIL]
@@ -344,7 +344,7 @@ main()
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
-def test_an_export_that_is_ended_leaves_nothing_behind(url: str, tmp_path: Path, name: str) -> None:
+def test_a_terminated_export_removes_its_partial_file(url: str, tmp_path: Path, name: str) -> None:
     path = tmp_path / "out" / "all.jsonl"
     path.parent.mkdir()
     command = [sys.executable, "-c", TERMINATED, "export", "--url", url, "--output", str(path)]
@@ -356,7 +356,7 @@ def test_an_export_that_is_ended_leaves_nothing_behind(url: str, tmp_path: Path,
 
 
 @on_two
-def test_damaged_threads_are_named_and_the_rest_is_written(place: Place, tmp_path: Path) -> None:
+def test_damaged_threads_are_reported_and_the_rest_is_exported(place: Place, tmp_path: Path) -> None:
     with place.open() as saver:
         for thread in ("a", "b", "c"):
             World().run(saver, thread)
@@ -372,7 +372,7 @@ def test_damaged_threads_are_named_and_the_rest_is_written(place: Place, tmp_pat
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_a_pipe_gets_lines_and_nothing_else(url: str) -> None:
+def test_a_pipe_receives_only_lines(url: str) -> None:
     command = [sys.executable, "-m", "langgraph_keel.cli", "export", "--url", url]
     done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}, timeout=60)
     assert [line["thread_id"] for line in lines(done.stdout.decode("ascii"))] == ["trip", EVIL]
@@ -381,7 +381,7 @@ def test_a_pipe_gets_lines_and_nothing_else(url: str) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_a_terminal_gets_a_bar(url: str) -> None:
+def test_export_shows_a_bar_in_a_terminal(url: str) -> None:
     ours, theirs = os.openpty()
     impatient = "from langgraph_keel.cli import main, output; output.PATIENCE = -1; main()"
     command = [sys.executable, "-c", impatient, "export", "--url", url]

@@ -32,7 +32,7 @@ def left(url: str, thread: str = "chat") -> list[str]:
         return Written(saver, thread).ids()
 
 
-def test_a_dry_run_says_what_would_go(url: str) -> None:
+def test_a_dry_run_reports_checkpoints_to_remove(url: str) -> None:
     told = keel_json("prune", "chat", EVIL, "--keep-last", "2", "--dry-run", "--url", url)
     assert (told["dry_run"], told["removed"], told["kept"], [each["removed"] for each in told["threads"]]) == (
         True,
@@ -59,14 +59,14 @@ def test_prune_by_rules(url: str) -> None:
     assert keel_json("prune", EVIL, "--yes", "--url", url)["removed"] == 1
 
 
-def test_delete(url: str) -> None:
+def test_prune_with_delete_removes_whole_threads(url: str) -> None:
     assert "Removed 1 whole thread." in keel("prune", "chat", "--delete", "-y", "--url", url).stdout
     assert (left(url), len(left(url, EVIL))) == ([], 5)
     error = keel("prune", EVIL, "--delete", "--keep-last", "3", "--per", "run", "-y", "--url", url, status=2).stderr
     assert "leave out --keep-last, --per" in error
 
 
-def test_to_keep_none_is_not_meant(url: str) -> None:
+def test_keeping_zero_checkpoints_is_refused(url: str) -> None:
     for command in (["prune", "chat", "-y"], ["retention", "set"]):
         error = keel(*command, "--keep-last", "0", "--url", url, status=2).stderr
         assert "must be a whole number of checkpoints, at least 1, not 0" in error
@@ -80,7 +80,9 @@ class Terminal:
 
 
 @pytest.mark.parametrize(("said", "status", "count"), [("n\n", 1, 5), ("y\n", 0, 1)], ids=["no", "yes"])
-def test_a_person_is_asked(url: str, monkeypatch: pytest.MonkeyPatch, said: str, status: int, count: int) -> None:
+def test_prune_asks_for_confirmation_in_a_terminal(
+    url: str, monkeypatch: pytest.MonkeyPatch, said: str, status: int, count: int
+) -> None:
     monkeypatch.setattr(sys.modules[prune.__module__], "sys", Terminal)
     result = CliRunner().invoke(app, ["prune", "chat", "--url", url], input=said, env={"COLUMNS": "80"})
     assert result.exit_code == status
@@ -89,14 +91,14 @@ def test_a_person_is_asked(url: str, monkeypatch: pytest.MonkeyPatch, said: str,
     assert len(left(url)) == count
 
 
-def test_nobody_is_asked_about_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_asks_nothing_if_there_is_nothing_to_remove(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[prune.__module__], "sys", Terminal)
     result = CliRunner().invoke(app, ["prune", "chat", "--keep-last", "9", "--url", url], env={"COLUMNS": "80"})
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == "Would remove 0 checkpoints.\n"
 
 
-def test_policies_stand_in_an_order_in_which_each_counts(url: str) -> None:
+def test_policies_are_ordered_from_specific_to_general(url: str) -> None:
     for pattern in ("ab-*", "*", "a*", "b"):
         told = keel_json("retention", "set", "--threads", pattern, "--keep-last", "2", "--url", url)
     assert [each.get("threads", "*") for each in told["policies"]] == ["b", "ab-*", "a*", "*"]
@@ -106,7 +108,7 @@ def test_policies_stand_in_an_order_in_which_each_counts(url: str) -> None:
     assert "one pattern that contains a comma" in hint
 
 
-def test_nobody_to_ask_and_wrong_names(url: str) -> None:
+def test_missing_confirmation_and_invalid_values_are_refused(url: str) -> None:
     assert "--yes" in keel("prune", "chat", "--url", url, status=2).stderr
     assert "`keel threads` lists all threads" in keel("prune", EVIL, "chatt", "-y", "--url", url, status=1).stderr
     assert "not a duration" in keel("prune", "chat", "--within", "soon", "-y", "--url", url, status=2).stderr
@@ -117,7 +119,7 @@ def test_nobody_to_ask_and_wrong_names(url: str) -> None:
     assert (len(left(url)), len(left(url, EVIL))) == (5, 5)
 
 
-def test_policies_are_stored_and_swept_by(url: str) -> None:
+def test_sweep_applies_stored_policies(url: str) -> None:
     assert "everything is kept" in keel("retention", "show", "--url", url).stdout
     keel("retention", "set", "--threads", "*", "--ttl", "2w", "--url", url)
     keel("retention", "set", "--threads", "cha*", "--per", "run", "--url", url)
@@ -154,11 +156,11 @@ def test_policies_are_stored_and_swept_by(url: str) -> None:
     ("text", "seconds"),
     [("90s", 90), ("15m", 900), ("12h", 43_200), ("7d", 604_800), ("2w", 1_209_600), ("1.5h", 5400)],
 )
-def test_durations(text: str, seconds: float) -> None:
+def test_durations_are_parsed(text: str, seconds: float) -> None:
     assert duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "d", "-1d", "7 d", "1y", "1e3", "٣d", "30", "0", "0d", "99999999d"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="duration"):
         duration(text)

@@ -21,14 +21,14 @@ from langgraph_keel import AccessDenied, PostgresSaver, SqliteSaver
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 
 
-def test_printing_asks_no_server() -> None:
+def test_printing_the_schema_contacts_no_server() -> None:
     printed = keel("schema", "--url", NOWHERE, "--print").stdout
     assert printed.strip() == PostgresSaver(NOWHERE).ddl.strip()
     assert "PARTITION OF" not in printed
     assert keel("schema", "--url", NOWHERE, "--print", "--partitions", "8").stdout.count("PARTITION OF") == 5 * 8
 
 
-def test_what_is_printed_makes_a_store(postgres_url: str, tmp_path: Path) -> None:
+def test_the_printed_schema_creates_a_store(postgres_url: str, tmp_path: Path) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(keel_json("schema", "--url", postgres_url, "--print")["ddl"].encode())
     with PostgresSaver(postgres_url, auto_setup=False) as saver:
@@ -41,7 +41,9 @@ def test_what_is_printed_makes_a_store(postgres_url: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("schema", ["", "some where"])
-def test_a_role_may_use_the_tables_and_make_none(postgres_url: str, postgres_server: Any, schema: str) -> None:
+def test_a_granted_role_may_use_tables_but_not_create_them(
+    postgres_url: str, postgres_server: Any, schema: str
+) -> None:
     role = f'an "agent" {uuid4().hex[:8]}'
     url = f"{postgres_url}&schema={quote(schema)}" if schema else postgres_url
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -71,7 +73,7 @@ def conninfo_of(url: str, role: str) -> str:
     return make_conninfo(url.partition("&schema=")[0], user=role)
 
 
-def test_without_printing_the_tables_are_made(postgres_url: str) -> None:
+def test_schema_without_print_creates_the_tables(postgres_url: str) -> None:
     for _ in range(2):
         assert "tables exist" in keel("schema", "--url", postgres_url).stdout
     assert keel_json("schema", "--url", postgres_url)["done"] is True
@@ -79,13 +81,13 @@ def test_without_printing_the_tables_are_made(postgres_url: str) -> None:
         assert list(saver.threads()) == []
 
 
-def test_what_has_no_roles_grants_nothing(tmp_path: Path) -> None:
+def test_grants_without_a_postgres_server_are_refused(tmp_path: Path) -> None:
     for words in (["--print", "--url", f"sqlite:///{tmp_path}/keel.db"], ["--url", NOWHERE]):
         assert keel_json("schema", "--grant-to", "agent", *words, status=2)["error"]["code"] == "invalid_input"
 
 
 @pytest.mark.parametrize("url", ["memory:", NOWHERE, "mysql://localhost"])
-def test_what_cannot_be_done_is_said(url: str) -> None:
+def test_schema_errors_are_reported(url: str) -> None:
     error = keel_json("schema", "--url", url, status=1 if url == NOWHERE else 2)["error"]
     assert error["code"] == ("store_unavailable" if url == NOWHERE else "invalid_input")
 

@@ -43,7 +43,7 @@ def ids(saver: KeelSaver, **wanted: Any) -> list[str]:
 # -- threads
 
 
-def test_threads_are_filtered_by_what_is_asked_together(place: Place) -> None:
+def test_filters_of_threads_are_combined_with_and(place: Place) -> None:
     with place.open() as saver:
         fill(saver)
         later = datetime.now(UTC) + timedelta(seconds=60)
@@ -62,7 +62,7 @@ def test_threads_are_filtered_by_what_is_asked_together(place: Place) -> None:
         assert len(list(saver.threads(1, match="customer-*"))) == 1
 
 
-def test_threads_are_filtered_without_their_states(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_filtered_without_reading_states(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with place.open() as saver:
         fill(saver)
 
@@ -81,7 +81,7 @@ def test_threads_are_filtered_without_their_states(place: Place, monkeypatch: py
         assert ids(saver, match="c*", owner="ada", waiting=True, since=datetime(2020, 1, 1)) == ["customer-5"]
 
 
-async def test_the_asynchronous_face_filters_the_same() -> None:
+async def test_the_asynchronous_face_applies_the_same_filters() -> None:
     async with MemorySaver() as saver:
         await asyncio.to_thread(fill, saver)
         assert [info.thread_id async for info in saver.athreads(match="customer-*", waiting=True)] == ["customer-5"]
@@ -89,7 +89,7 @@ async def test_the_asynchronous_face_filters_the_same() -> None:
         assert [finding async for finding in saver.acheck()] == []
 
 
-def test_since_is_a_time() -> None:
+def test_since_must_be_a_datetime() -> None:
     with MemorySaver() as saver, pytest.raises(InvalidInput, match="datetime"):
         next(saver.threads(since="yesterday"))  # type: ignore[arg-type]
 
@@ -102,7 +102,7 @@ def url(tmp_path: Path) -> str:
     return where
 
 
-def test_the_command_takes_the_filters(url: str) -> None:
+def test_keel_threads_accepts_the_filters(url: str) -> None:
     def found(*options: str) -> list[str]:
         return sorted(each["thread_id"] for each in keel_json("threads", "--url", url, *options)["threads"])
 
@@ -141,7 +141,7 @@ def test_the_command_takes_the_filters(url: str) -> None:
     assert "--limit" in keel("threads", "--unfinished", "--limit", "1", "--url", url).stdout
 
 
-def test_threads_that_wait_are_marked(url: str) -> None:
+def test_waiting_threads_are_marked(url: str) -> None:
     facts = {each["thread_id"]: each["facts"] for each in keel_json("threads", "--url", url)["threads"]}
     assert facts == {
         "customer-5": {"waits": "for a person"},
@@ -154,7 +154,7 @@ def test_threads_that_wait_are_marked(url: str) -> None:
     assert "for a person" not in keel("threads", "--match", "customer-17", "--url", url).stdout
 
 
-def test_a_thread_that_was_decided_waits_for_nobody(url: str) -> None:
+def test_a_decided_thread_is_not_waiting(url: str) -> None:
     with open_saver(url) as saver:
         (request,) = saver.approvals.pending("customer-5")
         saver.approvals.approve(request.id, by="ann")
@@ -175,7 +175,7 @@ def test_a_long_id_is_shortened_in_tables(tmp_path: Path) -> None:
     assert keel_json("threads", "--url", url)["threads"][0]["thread_id"] == name
 
 
-def test_the_mark_takes_one_listing_and_a_look_at_each_of_the_requests_shown(place: Place) -> None:
+def test_marking_waiting_threads_takes_two_trips(place: Place) -> None:
     with place.open() as saver:
         fill(saver)
         counter = Counter()
@@ -187,7 +187,7 @@ def test_the_mark_takes_one_listing_and_a_look_at_each_of_the_requests_shown(pla
 # -- info
 
 
-def test_info_says_what_a_store_is_and_holds(place: Place) -> None:
+def test_info_describes_a_store_and_its_contents(place: Place) -> None:
     with place.open() as saver:
         fill(saver)
         found = saver.info()
@@ -199,13 +199,13 @@ def test_info_says_what_a_store_is_and_holds(place: Place) -> None:
     assert "***" in found.place or "@" not in found.place
 
 
-def test_the_put_that_makes_a_store_knows_its_format(place: Place) -> None:
+def test_info_reports_the_format_after_the_first_put(place: Place) -> None:
     with place.open() as saver:
         saver.put(config_for("t"), checkpoint_of("00000001", {"v": 1}), METADATA, {})
         assert saver.info().format == 1
 
 
-def test_the_command_info(url: str) -> None:
+def test_keel_info(url: str) -> None:
     assert keel_json("info", "--url", url)["threads"] == 3
     shown = keel("info", "--url", url).stdout
     for words in ("sqlite", "format", "on disk", "2 requests", "3 with 7 checkpoints"):
@@ -215,7 +215,7 @@ def test_the_command_info(url: str) -> None:
 # -- check
 
 
-def test_the_command_check(tmp_path: Path, url: str) -> None:
+def test_keel_check(tmp_path: Path, url: str) -> None:
     assert keel("check", "--url", url).stdout == "OK: 3 threads, 7 checkpoints read, no damage.\n"
     assert keel_json("check", "--url", url) == {"findings": [], "clean": True}
     with spots_of(Place("sqlite", url)) as spots:
@@ -232,7 +232,7 @@ def test_the_command_check(tmp_path: Path, url: str) -> None:
     assert (tmp_path / "agent.db").read_bytes() == before
 
 
-def test_a_store_that_is_closed_is_not_damaged(place: Place) -> None:
+def test_check_on_a_closed_store_raises_store_closed(place: Place) -> None:
     with place.open() as saver:
         fill(saver)
         check = saver.check()
@@ -261,7 +261,7 @@ def test_delete_shows_and_asks(url: str, typed: Callable[..., int]) -> None:
 # -- which store
 
 
-def test_without_a_store_the_error_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_without_a_store_explains_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KEEL_URL", raising=False)
     told = keel("threads", status=1).stderr
@@ -276,7 +276,7 @@ def test_without_a_store_the_error_says_how_to_name_one(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_path_is_taken_for_the_store_that_it_is(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_names_the_store_at_that_path(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with open_saver("files:agents") as saver:
         fill(saver)
@@ -289,7 +289,7 @@ def test_a_path_is_taken_for_the_store_that_it_is(url: str, tmp_path: Path, monk
     assert "'nothing' names no store, and no file or directory of that name was found: use sqlite:///" in told
 
 
-def test_a_saver_is_opened_by_what_the_command_line_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_saver_accepts_paths_like_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with open_saver("trip.db") as saver:
         fill(saver)
@@ -303,7 +303,7 @@ def test_a_saver_is_opened_by_what_the_command_line_takes(tmp_path: Path, monkey
         open_saver("trip")
 
 
-async def test_a_path_is_no_wait_for_a_running_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_open_saver_accepts_a_path_in_a_running_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     async with open_saver("trip.db") as saver:
         assert (await saver.ainfo()).backend == "sqlite"
@@ -311,7 +311,7 @@ async def test_a_path_is_no_wait_for_a_running_loop(tmp_path: Path, monkeypatch:
         open_saver(".")
 
 
-def test_the_command_where(url: str) -> None:
+def test_keel_status(url: str) -> None:
     assert keel("status", "customer-17", "--url", url).stdout == "thread 'customer-17' is idle: it takes new input.\n"
     assert keel_json("status", "customer-5", "--url", url)["state"] == "waits"
     # It may have been killed before its first checkpoint. Threads of other customers are not named.

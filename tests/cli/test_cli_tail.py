@@ -31,7 +31,7 @@ def test_a_program_continues_from_the_cursor(path: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_one_that_waits_ends_with_its_cursor_when_it_is_told_to(path: str, number: signal.Signals) -> None:
+def test_a_following_tail_prints_its_cursor_when_signalled(path: str, number: signal.Signals) -> None:
     words = [sys.executable, "-m", "langgraph_keel", "tail", "-f", "--json", "--url", path, "--after", "2025-12-31"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout

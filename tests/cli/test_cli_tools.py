@@ -80,7 +80,7 @@ def url(tmp_path: Path) -> str:
     return where
 
 
-def test_tools_lists_what_ran_and_how_it_ended(url: str) -> None:
+def test_tools_lists_calls_and_their_outcomes(url: str) -> None:
     shown = keel("tools", "trip", "--url", url, COLUMNS="140").stdout
     assert re.search(r"search \{.*tides.*done +\d+ ms +1 +0.25 ", shown)
     assert re.search(r'pay \{"amount": 100\}.*unknown', shown)
@@ -95,7 +95,7 @@ def test_tools_lists_what_ran_and_how_it_ended(url: str) -> None:
 
 @pytest.mark.parametrize("columns", ["40", "200"])
 @pytest.mark.parametrize("thread", ["trip", EVIL])
-def test_tools_advises_what_a_shell_can_carry_out(url: str, thread: str, columns: str) -> None:
+def test_suggested_commands_can_be_run_in_a_shell(url: str, thread: str, columns: str) -> None:
     key = keel_json("tools", thread, "--url", url)["calls"][1]["key"]
     lines = re.findall(r"^  (keel settle .*)$", keel("tools", thread, "--url", url, COLUMNS=columns).stdout, re.M)
     where = ["--thread", thread, "--url", url]
@@ -106,7 +106,7 @@ def test_tools_advises_what_a_shell_can_carry_out(url: str, thread: str, columns
 
 
 @pytest.mark.parametrize("decision", ["done", "retry", "skip"])
-def test_what_is_advised_on_a_doubt_is_a_command_for_each_outcome(url: str, decision: str) -> None:
+def test_tools_suggests_a_command_for_each_outcome_of_a_doubt(url: str, decision: str) -> None:
     shown = keel("tools", "trip", "--url", url).stdout
     assert "done if it happened, retry if it did not" in shown
     (line,) = re.findall(rf"^  keel (settle .* {decision} .*)$", shown, re.M)
@@ -114,7 +114,7 @@ def test_what_is_advised_on_a_doubt_is_a_command_for_each_outcome(url: str, deci
     assert keel_json("tools", "trip", "--url", url)["calls"][1]["decided"] == decision
 
 
-def test_a_call_from_another_store_is_repeated_only_if_its_original_never_runs(url: str, tmp_path: Path) -> None:
+def test_a_copied_call_is_retried_only_with_moved(url: str, tmp_path: Path) -> None:
     copy = f"sqlite:///{tmp_path / 'copy.db'}"
     keel("copy", url, copy, "--with-shared", "--thread", "trip")
     key = short_key(keel_json("tools", "trip", "--url", copy)["calls"][1]["key"])
@@ -128,13 +128,13 @@ def test_a_call_from_another_store_is_repeated_only_if_its_original_never_runs(u
     assert (event["content"]["moved"], event["content"]["by"]) == (True, "ann")
 
 
-def test_a_decision_that_is_none(url: str) -> None:
+def test_an_invalid_decision_is_refused(url: str) -> None:
     told = keel("settle", "abc", "done|retry|skip", "--thread", "trip", "--url", url, status=2, COLUMNS="200").stderr
     assert "'done|retry|skip' is not one of" in told
     assert "Value error" not in told
 
 
-def test_arguments_are_shown_in_one_order(url: str) -> None:
+def test_arguments_are_shown_in_a_fixed_order(url: str) -> None:
     @tool
     def send(to: str, amount: int) -> str:
         """Send."""
@@ -147,7 +147,7 @@ def test_arguments_are_shown_in_one_order(url: str) -> None:
     assert re.findall(r"send \{.*?\}", shown) == [f'send {{"amount": {n}, "to": "bob"}}' for n in (1, 2)]
 
 
-def test_a_password_is_not_advised() -> None:
+def test_suggested_commands_mask_passwords() -> None:
     assert url_to_name("postgresql://ada:secret@localhost/agents") == "postgresql://ada:***@localhost/agents"
 
 
@@ -159,13 +159,13 @@ def doubtful(url: str, thread: str, count: int, policy: ToolPolicy = LOOSE) -> N
                 kept.tool(pay).invoke({"amount": amount}, config(thread))
 
 
-def test_tools_advises_on_five_doubts_at_most(url: str) -> None:
+def test_tools_suggests_commands_for_at_most_five_doubts(url: str) -> None:
     doubtful(url, "many", 8)
     shown = keel("tools", "many", "--url", url).stdout
     assert (shown.count("  keel settle "), "and 3 more" in shown) == (15, True)
 
 
-def test_tools_tells_of_what_threads_share(url: str) -> None:
+def test_tools_mentions_shared_calls(url: str) -> None:
     assert "keel tools --shared" not in keel("tools", "trip", "--url", url).stdout
     doubtful(url, "trip", 1, ToolPolicy(scope="shared"))
     assert "keel tools --shared" in keel("tools", "trip", "--url", url).stdout
@@ -176,7 +176,7 @@ DECIDED = {"retry": "may run again", "done": "done (settled)", "skip": "skipped"
 
 
 @pytest.mark.parametrize("decision", DECIDED)
-def test_tools_shows_what_a_person_decided(url: str, decision: str) -> None:
+def test_tools_shows_the_decision_of_a_person(url: str, decision: str) -> None:
     key = keel_json("tools", "trip", "--url", url)["calls"][1]["key"]
     told = keel("settle", key[:6], decision.upper(), "-t", "trip", "--url", url).stdout
     assert re.match(rf"pay of thread trip: call {re.escape(short_key(key))} \w", told)
@@ -188,7 +188,7 @@ def test_tools_shows_what_a_person_decided(url: str, decision: str) -> None:
     assert keel_json("tools", "trip", "--url", url)["calls"][1]["decided"] == decision
 
 
-def test_tools_shows_what_was_not_kept(url: str) -> None:
+def test_tools_shows_calls_without_a_cached_result(url: str) -> None:
     with open_saver(url) as saver, ToolCache(saver, default=ToolPolicy(cache_if=lambda result: False)) as kept:
         call = {"name": "search", "args": {"query": "x"}, "id": "call-\x1b9", "type": "tool_call"}
         kept.tool(search).invoke(call, config("loose"))
@@ -202,12 +202,12 @@ def test_tools_shows_what_was_not_kept(url: str) -> None:
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
-def test_nothing_raw_reaches_the_terminal(url: str, columns: str) -> None:
+def test_control_characters_are_escaped(url: str, columns: str) -> None:
     for command in (("tools", EVIL), ("tools", EVIL, "--full"), ("cache", "stats")):
         assert not RAW.search(keel(*command, "--url", url, COLUMNS=columns).stdout)
 
 
-def test_a_doubt_is_settled_and_the_thread_goes_on(url: str) -> None:
+def test_a_thread_resumes_after_a_doubt_is_settled(url: str) -> None:
     key = keel_json("tools", "trip", "--url", url)["calls"][1]["key"]
     name = re.escape(short_key(key))
     with open_saver(url) as saver, ToolCache(saver, PAID) as cache, pytest.raises(ToolOutcomeUnknown, match=name):
@@ -221,7 +221,7 @@ def test_a_doubt_is_settled_and_the_thread_goes_on(url: str) -> None:
     assert "nothing to settle" in again.stderr
 
 
-def test_settle_names_what_it_does_not_find(url: str) -> None:
+def test_settle_explains_unknown_calls_and_invalid_options(url: str) -> None:
     told = keel("settle", "000000", "retry", "-t", "trip", "--url", url, status=1).stderr
     assert "there is no call" in told
     assert url in told
@@ -232,14 +232,14 @@ def test_settle_names_what_it_does_not_find(url: str) -> None:
     keel("settle", "ab", "perhaps", "-t", "trip", "--url", url, status=2)
 
 
-def test_stats_count_by_tool_over_all_threads(url: str) -> None:
+def test_stats_count_calls_by_tool_over_all_threads(url: str) -> None:
     pay_row, search_row = keel_json("cache", "stats", "--url", url)["tools"]
     assert (pay_row["tool"], pay_row["calls"], pay_row["unknown"], pay_row["hit_rate"]) == ("pay", 2, 2, 0.0)
     assert (search_row["calls"], search_row["done"], search_row["hits"], search_row["saved"]) == (2, 2, 2, 0.5)
     assert "50%" in keel("cache", "stats", "--url", url).stdout
 
 
-def test_clear_forgets_what_is_settled_and_keeps_doubts(url: str) -> None:
+def test_clear_removes_finished_calls_and_keeps_doubts(url: str) -> None:
     assert "--yes would clear 1 call (search ×1)" in keel("cache", "clear", "--thread", "trip", "--url", url).stdout
     assert keel_json("cache", "clear", "--thread", "trip", "--url", url) == {"calls": 1, "done": False}
     expired = keel("cache", "clear", "--thread", "trip", "--expired", "--url", url).stdout
@@ -251,7 +251,7 @@ def test_clear_forgets_what_is_settled_and_keeps_doubts(url: str) -> None:
 
 
 @pytest.mark.parametrize(("said", "status", "left"), [("n\n", 1, 2), ("y\n", 0, 1)], ids=["no", "yes"])
-def test_clear_asks_in_a_terminal(
+def test_clear_asks_for_confirmation_in_a_terminal(
     url: str, typed: Any, capfd: pytest.CaptureFixture[str], said: str, status: int, left: int
 ) -> None:
     """Like every command that has --yes."""
@@ -262,12 +262,14 @@ def test_clear_asks_in_a_terminal(
     assert len(keel_json("tools", "trip", "--url", url)["calls"]) == left
 
 
-def test_clear_asks_nobody_where_nothing_would_go(url: str, typed: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_clear_asks_nothing_if_there_is_nothing_to_clear(
+    url: str, typed: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert typed("", "cache", "clear", "--thread", "trip", "--expired", "--url", url) == 0
     assert capfd.readouterr().out == "There is nothing to clear.\n"
 
 
-def test_clear_takes_shared_calls_and_results_of_nodes(url: str) -> None:
+def test_clear_removes_shared_calls_and_node_results(url: str) -> None:
     with open_saver(url) as saver:
         KeelCache(saver).set({(("ns",), "key"): (1, None)})
         shared = ToolCache(saver, default=ToolPolicy(scope="shared"))
@@ -280,12 +282,12 @@ def test_clear_takes_shared_calls_and_results_of_nodes(url: str) -> None:
         assert list(saver.tools.calls(None)) == []
 
 
-def test_clear_of_nodes_alone_counts_no_calls(url: str) -> None:
+def test_clear_with_nodes_only_counts_no_calls(url: str) -> None:
     assert keel("cache", "clear", "--nodes", "--yes", "--url", url).stdout == "Cleared all node results.\n"
 
 
 @pytest.mark.parametrize("scheme", ["sqlite:///", "files:"])
-def test_a_store_that_is_missing_is_not_made(scheme: str, tmp_path: Path) -> None:
+def test_a_missing_store_is_not_created(scheme: str, tmp_path: Path) -> None:
     where = f"{scheme}{tmp_path / 'missing'}"
     for command in (
         ("settle", "000000", "retry", "-t", "trip"),
@@ -300,7 +302,7 @@ def test_a_store_that_is_missing_is_not_made(scheme: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("cost", ["a lot", float("nan")], ids=str)
-def test_stats_pass_over_a_cost_that_is_none(url: str, cost: Any) -> None:
+def test_stats_ignore_an_invalid_cost(url: str, cost: Any) -> None:
     policy = ToolPolicy(scope="shared")
     object.__setattr__(policy, "cost", cost)
     doubtful(url, "bad", 1, policy)
@@ -309,12 +311,12 @@ def test_stats_pass_over_a_cost_that_is_none(url: str, cost: Any) -> None:
     keel("tools", "--shared", "--url", url)
 
 
-def test_clear_wants_to_know_what(url: str) -> None:
+def test_clear_without_a_selection_is_refused(url: str) -> None:
     assert "choose the results to clear" in keel("cache", "clear", "--yes", "--url", url, status=2).stderr
     assert "--expired" in keel("cache", "clear", "--nodes", "--expired", "--url", url, status=2).stderr
 
 
-def test_a_thread_or_shared_not_both(url: str) -> None:
+def test_a_thread_and_shared_together_are_refused(url: str) -> None:
     assert "not both" in keel("tools", "trip", "--shared", "--url", url, status=2).stderr
     with open_saver(url) as saver:
         config: Any = {"configurable": {"thread_id": "other", "checkpoint_ns": ""}}
@@ -322,12 +324,12 @@ def test_a_thread_or_shared_not_both(url: str) -> None:
     assert "No tool calls of thread other" in keel("tools", "other", "--url", url).stdout
 
 
-def test_a_thread_that_is_not_there_is_named(url: str) -> None:
+def test_an_unknown_thread_is_an_error(url: str) -> None:
     assert "there is no thread 'nobody'" in keel("tools", "nobody", "--url", url, status=1).stderr
     assert "name a thread" in keel("tools", "--url", url, status=2).stderr
 
 
-def test_a_call_that_is_made_again_by_itself_is_not_for_anybody_to_settle(url: str) -> None:
+def test_a_call_that_is_retried_automatically_needs_no_settling(url: str) -> None:
     policies = PAID | {"pay": ToolPolicy(unknown="retry")}
     with open_saver(url) as saver, ToolCache(saver, policies) as cache, pytest.raises(Gone):
         graph(saver, cache).invoke({"messages": [("user", "go")]}, config("again"), durability="sync")
@@ -338,7 +340,7 @@ def test_a_call_that_is_made_again_by_itself_is_not_for_anybody_to_settle(url: s
     assert len(keel_json("tools", "--unknown", "--url", url)["calls"]) == 2
 
 
-def test_doubts_of_all_threads_are_listed_with_what_settles_them(url: str) -> None:
+def test_doubts_of_all_threads_are_listed_with_settle_commands(url: str) -> None:
     found = keel_json("tools", "--unknown", "--url", url)
     assert found["thread_id"] is None
     assert sorted(call["thread_id"] for call in found["calls"]) == sorted([EVIL, "trip"])

@@ -42,7 +42,7 @@ def url(path: str) -> str:
     return f"sqlite:///{path}"
 
 
-def test_a_timeline(url: str) -> None:
+def test_timeline_lists_moments(url: str) -> None:
     shown = keel("timeline", "t", "--url", url).stdout
     assert shown.startswith("thread t · 4 moments")
     assert [line for line in shown.splitlines() if "say again" in line]
@@ -52,7 +52,7 @@ def test_a_timeline(url: str) -> None:
     assert "older" not in keel("timeline", "t", "--limit", "2", "--all", "--url", url).stdout
 
 
-def test_a_timeline_for_programs(url: str) -> None:
+def test_timeline_json(url: str) -> None:
     told = keel_json("timeline", "t", "--limit", "3", "--url", url)
     assert [moment["position"] for moment in told["moments"]] == [1, 2, 3]
     assert [moment["ran"] for moment in told["moments"]] == [["__start__"], ["say"], ["say again"]]
@@ -110,7 +110,7 @@ def refunded(path: str) -> None:
                 graph.invoke(saver.approvals.resume("ada"), config, durability="sync")
 
 
-def test_a_fork_says_what_its_run_would_do(path: str) -> None:
+def test_fork_describes_the_next_run(path: str) -> None:
     refunded(path)
     moments = keel_json("timeline", "ada", "--all", "--url", path)["moments"]
     first, last = [moment["position"] for moment in moments if moment["next"] == ["tools"]]
@@ -147,13 +147,13 @@ def test_a_fork_says_what_its_run_would_do(path: str) -> None:
     assert "; 'ada' was deleted, so its tool calls after this point are unknown" in shown
 
 
-def test_calls_in_doubt_say_where_their_arguments_are(path: str) -> None:
+def test_tools_unknown_names_the_command_that_shows_arguments(path: str) -> None:
     refunded(path)
     (line,) = [line for line in keel("tools", "--unknown", "--url", path).stdout.splitlines() if "arguments" in line]
     assert "refund(order='18')" in keel(*line.partition("): ")[2].split()[1:]).stdout
 
 
-def test_a_rewind_says_what_the_next_run_does(path: str) -> None:
+def test_rewind_describes_the_next_run(path: str) -> None:
     refunded(path)
     shown = keel("rewind", "ada", "-1", "--url", path).stdout
     assert "The next run continues with tools." in shown
@@ -164,7 +164,7 @@ def test_a_rewind_says_what_the_next_run_does(path: str) -> None:
     assert (event["kind"], event["content"]["by"]) == ("settled", "eve")
 
 
-def test_labels(url: str) -> None:
+def test_label_and_unlabel(url: str) -> None:
     assert keel("label", "t", "1", EVIL, "--url", url).stdout.startswith("t: #1 is now 'pay \\x1b")
     assert keel_json("timeline", "t", "--url", url)["moments"][1]["labels"] == [EVIL]
     assert keel_json("rewind", "t", EVIL, "--url", url)["thread_id"] == "t"
@@ -173,14 +173,14 @@ def test_labels(url: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "provenance"])
-def test_the_last_moment_is_no_option(command: str, url: str) -> None:
+def test_a_negative_position_is_not_parsed_as_an_option(command: str, url: str) -> None:
     assert keel_json(command, "t", "-1", "--url", url) == keel_json(command, "t", "3", "--url", url)
     assert keel_json(command, "t", "-4", "--url", url) == keel_json(command, "t", "0", "--url", url)
     assert "has 4 moments" in keel(command, "t", "-5", "--url", url, status=1).stderr
     assert "No such option: --jsn" in keel(command, "t", "--jsn", "--url", url, status=2).stderr
 
 
-def test_a_moment_is_named_once(url: str) -> None:
+def test_a_moment_given_twice_is_refused(url: str) -> None:
     assert "give one checkpoint" in keel("provenance", "t", "-1", "--checkpoint", "2", "--url", url, status=2).stderr
     assert keel_json("provenance", "t", "-c", "-1", "--url", url) == keel_json("provenance", "t", "3", "--url", url)
 
@@ -211,6 +211,6 @@ POSITIONS = [
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_done(words: list[str], told: str, status: int, url: str) -> None:
+def test_impossible_requests_are_errors(words: list[str], told: str, status: int, url: str) -> None:
     result = keel(*words, "--url", url, status=status)
     assert told in result.stderr

@@ -33,7 +33,7 @@ PAID = unread("Order", {"items": ["tea"], "status": unread("Status", "PAID")})
 
 @pytest.mark.slow
 @BY_URL
-def test_each_command_shows_what_can_be_read(place: Place) -> None:
+def test_each_command_shows_values_that_can_be_read(place: Place) -> None:
     url = left_by_a_shop(place).url
 
     shown = keel("show", "t", "--url", url, COLUMNS="200")
@@ -95,7 +95,7 @@ def test_each_command_shows_what_can_be_read(place: Place) -> None:
 
 @pytest.mark.slow
 @BY_URL
-def test_an_archived_message_that_is_not_read_is_shown_and_found(place: Place) -> None:
+def test_an_unread_archived_message_is_shown_and_found(place: Place) -> None:
     url = left_by_a_shop(place, "archive").url
     found = keel("archive", "archived", "--search", "invoice", "--url", url, COLUMNS="200")
     assert "2 messages contain 'invoice', in 1 part" in found.stdout
@@ -117,7 +117,7 @@ def test_an_archived_message_that_is_not_read_is_shown_and_found(place: Place) -
 
 @pytest.mark.slow
 @SQLITE
-def test_what_cannot_be_left_out_is_named(place: Place) -> None:
+def test_an_export_of_unread_messages_is_refused(place: Place) -> None:
     """A conversation with a missing message would differ, so it is not exported."""
     left_by_a_shop(place)
     done = keel("export", "--url", place.url, "--channel", "lines", status=1)

@@ -54,7 +54,9 @@ POSTGRES = "postgresql://u:hunter2@localhost:1/x"
         ("foo://u:hunter2@x?y=1", "names no store"),
     ],
 )
-def test_what_a_url_says_wrongly(url: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faulty_urls_are_refused_without_passwords(
+    url: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     told = keel("schema", "--url", url, status=2)
     assert said in " ".join(told.stderr.split())
@@ -64,7 +66,7 @@ def test_what_a_url_says_wrongly(url: str, said: str, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("options", ["?", "?timeout=1.5&client_name=a%20b&retry_on_timeout=yes", "?db=3&protocol=3"])
-def test_options_that_a_url_of_redis_takes(options: str) -> None:
+def test_redis_url_options_are_accepted(options: str) -> None:
     assert "cannot be reached" in keel("threads", "--url", f"{REDIS}{options}", status=1).stderr
 
 
@@ -76,7 +78,7 @@ def test_options_that_a_url_of_redis_takes(options: str) -> None:
         ("postgresql://u:hunter2@[::1/x", "cannot be read"),
     ],
 )
-def test_what_the_url_of_an_old_store_says_wrongly(source: str, said: str, tmp_path: Path) -> None:
+def test_faulty_source_urls_are_refused_without_passwords(source: str, said: str, tmp_path: Path) -> None:
     told = keel("import", source, "--url", f"sqlite:///{tmp_path / 'a.db'}", status=2)
     assert said in told.stderr
     assert "hunter2" not in told.output

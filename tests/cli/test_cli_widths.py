@@ -62,14 +62,14 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     "words", [("tools", "customer-5"), ("cache", "stats"), ("history", "customer-5")], ids=" ".join
 )
-def test_no_word_is_broken(words: tuple[str, ...], width: str, url: str) -> None:
+def test_no_word_is_broken_at_any_width(words: tuple[str, ...], width: str, url: str) -> None:
     shown = keel(*words, "--url", url, COLUMNS=width).stdout
     assert all(len(line) <= int(width) for line in shown.splitlines())
     name = LONG if words[0] != "history" else "HumanInTheLoopMiddleware.after_model"
     assert re.search(rf"(?<!\S){re.escape(name)}(?!\S)", shown)
 
 
-def test_a_request_is_shown_as_approvals_shows_it(url: str) -> None:
+def test_every_command_shows_requests_alike(url: str) -> None:
     wanted = 'refund {"order": 4004, "amount": 10}'
     for words in (("approvals",), ("history", "customer-5"), ("timeline", "customer-5"), ("audit", "show")):
         shown = " ".join(keel(*words, "--url", url, COLUMNS="200").stdout.split())
@@ -104,25 +104,25 @@ PARAGRAPHS = [
 
 
 @pytest.mark.parametrize("width", range(50, 90))
-def test_a_table_is_squeezed_at_words_alone_or_gives_way(width: int) -> None:
+def test_a_table_wraps_at_words_or_becomes_paragraphs(width: int) -> None:
     lines = rendered(width, PAGE)
     assert lines[0] == PARAGRAPHS[0] or "a_name_of_some_length   2026-11-22 10:15   words" in lines[2]
     assert max(map(len, lines)) <= width
 
 
-def test_a_table_is_wide_again_where_there_is_room() -> None:
+def test_a_table_needs_enough_width() -> None:
     assert rendered(43, PAGE) == PARAGRAPHS
     assert len(rendered(54, PAGE)) > 5
     assert rendered(100, PAGE)[3:] == ["a note", f"{'other':<24}2026-11-22 10:16   more"]
     assert len(rendered(100, PAGE)) == 5
 
 
-def test_notes_without_rows_and_no_rows_at_all() -> None:
+def test_tables_without_rows() -> None:
     assert rendered(80, Rows(("name", "time"), [Text("a note")])) == ["a note"]
     assert rendered(80, Rows(("name", "time"), [])) == []
 
 
-def test_ends_of_runs_in_a_history_are_done(tmp_path: Path) -> None:
+def test_the_last_checkpoint_of_each_run_is_shown_as_done(tmp_path: Path) -> None:
     from langgraph.graph import START, MessagesState, StateGraph
 
     where = f"sqlite:///{tmp_path / 'agent.db'}"
@@ -135,7 +135,7 @@ def test_ends_of_runs_in_a_history_are_done(tmp_path: Path) -> None:
     assert keel("history", "t", "--url", where).stdout.count("done") == 2
 
 
-def test_the_bar_of_a_day_is_as_wide_as_there_is_room(url: str) -> None:
+def test_bars_of_days_fit_the_width(url: str) -> None:
     shown = keel("usage", "--by", "day", "--bytes", "--url", url).stdout
     assert "█" in shown
     assert "…" not in shown

@@ -63,7 +63,7 @@ def test_the_demo_kills_resumes_and_approves(tmp_path: Path) -> None:
     assert sum(call["hits"] for call in kept) == 1
 
 
-def test_the_page_shows_what_the_demo_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_shows_the_output_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = keel("demo", "--dir", "keel-demo", "--pace", "0", COLUMNS="120")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -82,20 +82,20 @@ def _without_chance(text: str) -> str:
     return re.sub(r"(?:^  ✓ .*\n)+", lambda calls: "".join(sorted(calls[0].splitlines(True))), text, flags=re.MULTILINE)
 
 
-def test_a_store_of_ones_own_keeps_its_threads(tmp_path: Path) -> None:
+def test_a_store_of_the_users_keeps_its_threads(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'own.db'}"
     threads = [_json(keel(*PLAY, "--url", url, "--dir", str(tmp_path / str(n))))["thread_id"] for n in range(2)]
     assert threads == ["demo", "demo-2"]
     assert _json(keel("history", "demo", "--url", url, "--json"))["checkpoints"][0]["next"] == []
 
 
-def test_a_store_that_forgets_is_found_out(tmp_path: Path) -> None:
+def test_a_store_without_persistence_is_detected(tmp_path: Path) -> None:
     done = keel(*PLAY, "--url", "memory:", "--dir", str(tmp_path))
     assert done.returncode == 1
     assert json.loads(done.stdout)["error"]["code"] == "not_found"
 
 
-def test_an_earlier_demo_is_not_mixed_in(tmp_path: Path) -> None:
+def test_a_directory_of_an_earlier_demo_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").write_text("{}\n", encoding="utf-8")
     done = keel("demo", "--json", "--dir", str(tmp_path))
     assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (1, "demo")
@@ -181,14 +181,14 @@ def test_sound_evidence_proves_everything() -> None:
         (7, _final(moments=[A, B, _moment("c", "a")])),
     ],
 )
-def test_each_claim_fails_when_it_should(claim: int, changes: dict[str, Any]) -> None:
+def test_each_claim_fails_without_its_evidence(claim: int, changes: dict[str, Any]) -> None:
     assert not _proven(**changes)[claim]
 
 
 # ---- the agent's parts
 
 
-def test_a_credit_is_booked_once_for_a_key(tmp_path: Path) -> None:
+def test_a_credit_is_booked_once_per_key(tmp_path: Path) -> None:
     book = next(tool for tool in tools(tmp_path) if tool.name == "book_credit")
 
     def keys_booked(*keys: str) -> list[str]:
@@ -205,7 +205,7 @@ def test_the_model_is_not_asked_for_the_key(tmp_path: Path) -> None:
     assert set(convert_to_openai_tool(book_credit)["function"]["parameters"]["properties"]) == {"customer", "amount"}
 
 
-def test_the_model_knows_only_the_messages() -> None:
+def test_the_model_answers_from_the_messages_alone() -> None:
     first = answer([HumanMessage(TASK)])
     assert first.tool_calls == answer([HumanMessage(TASK)]).tool_calls
     assert [call["name"] for call in first.tool_calls] == ["find_outages"]

@@ -46,7 +46,7 @@ NO_THREAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("config", "says"), NO_THREAD)
-def test_a_config_without_a_usable_thread(saver: Any, config: Any, says: str) -> None:
+def test_a_config_without_a_usable_thread_is_refused(saver: Any, config: Any, says: str) -> None:
     with pytest.raises(InvalidConfig, match=says):
         saver.get_tuple(config)
     with pytest.raises(InvalidConfig, match=says):
@@ -60,7 +60,7 @@ def test_a_config_without_a_usable_thread(saver: Any, config: Any, says: str) ->
 
 
 @pytest.mark.parametrize("thread", [None, "", 1.5, b"t", SURROGATE])
-def test_a_thread_id_that_is_none(saver: Any, thread: Any) -> None:
+def test_an_invalid_thread_id_is_refused(saver: Any, thread: Any) -> None:
     calls: list[Any] = [
         lambda: saver.delete_thread(thread),
         lambda: saver.prune([thread]),
@@ -73,7 +73,7 @@ def test_a_thread_id_that_is_none(saver: Any, thread: Any) -> None:
     assert threads(saver) == {"before"}
 
 
-def test_writes_without_a_checkpoint(saver: Any) -> None:
+def test_writes_without_a_checkpoint_id_are_refused(saver: Any) -> None:
     with pytest.raises(InvalidConfig, match="put_writes needs a checkpoint_id"):
         saver.put_writes(config_for("t"), [("v", 1)], "task")
     assert threads(saver) == {"before"}
@@ -85,7 +85,7 @@ def test_an_int_is_the_same_thread_as_its_digits(saver: Any) -> None:
     assert (value_of(saver, "7"), value_of(saver, 7)) == ("seven", "seven")
 
 
-def test_an_int_with_too_many_digits(saver: Any) -> None:
+def test_an_int_with_too_many_digits_is_refused(saver: Any) -> None:
     with pytest.raises(InvalidConfig, match="thread_id"):
         put(saver, 10**5000, "x")
 
@@ -125,7 +125,7 @@ ODD_IDS = [
 ]
 
 
-def test_odd_ids_are_ids_like_any_other(saver: Any) -> None:
+def test_odd_ids_stay_distinct(saver: Any) -> None:
     """As thread, namespace, checkpoint, task and channel; all of them stay distinct."""
     for number, odd in enumerate(ODD_IDS):
         config: Any = {"configurable": {"thread_id": odd, "checkpoint_ns": odd}}
@@ -145,7 +145,7 @@ def test_odd_ids_are_ids_like_any_other(saver: Any) -> None:
     assert threads(saver) == {"before", *(f"copy of {odd}" for odd in ODD_IDS)}
 
 
-def test_a_lone_surrogate_anywhere_is_named(saver: Any) -> None:
+def test_a_lone_surrogate_in_a_name_is_refused(saver: Any) -> None:
     """Text that no store can encode, in each place of a name. In values it is kept."""
     stored = put(saver, "t", SURROGATE)
     assert value_of(saver, "t") == SURROGATE
@@ -176,7 +176,7 @@ def test_a_lone_surrogate_anywhere_is_named(saver: Any) -> None:
         (checkpoint_of("1", {None: 1}), "channel must be a str, not NoneType"),  # type: ignore[dict-item]
     ],
 )
-def test_a_checkpoint_that_is_none(saver: Any, checkpoint: Any, says: str) -> None:
+def test_an_invalid_checkpoint_is_refused(saver: Any, checkpoint: Any, says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         saver.put(config_for("t"), checkpoint, METADATA, {})
     assert threads(saver) == {"before"}
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_is_none(saver: Any, checkpoint: Any, says: str) -> No
 # -- list --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_negative_limit(saver: Any) -> None:
+def test_a_negative_limit_is_refused(saver: Any) -> None:
     with pytest.raises(InvalidInput, match=r"limit must be .*not negative: -1"):
         list(saver.list(config_for("before"), limit=-1))
     with pytest.raises(InvalidInput, match=r"limit must be .*not negative: -5"):
@@ -194,19 +194,19 @@ def test_a_negative_limit(saver: Any) -> None:
     assert list(saver.threads(limit=0)) == []
 
 
-async def test_a_negative_limit_async(saver: Any) -> None:
+async def test_a_negative_limit_is_refused_async(saver: Any) -> None:
     with pytest.raises(InvalidInput, match=r"limit must be .*not negative: -1"):
         [found async for found in saver.alist(config_for("before"), limit=-1)]
 
 
 @pytest.mark.parametrize("limit", ["1", 1.5])
-def test_a_limit_that_is_no_number_of_checkpoints(saver: Any, limit: Any) -> None:
+def test_a_limit_that_is_not_an_integer_is_refused(saver: Any, limit: Any) -> None:
     with pytest.raises(InvalidInput, match="limit"):
         list(saver.list(config_for("before"), limit=limit))
 
 
 @pytest.mark.parametrize("before", [5, ["x"], b"x"])
-def test_before_something_that_is_no_id(saver: Any, before: Any) -> None:
+def test_before_with_an_invalid_id_is_refused(saver: Any, before: Any) -> None:
     with pytest.raises(InvalidInput, match="checkpoint_id"):
         list(saver.list(config_for("before"), before={"configurable": {"checkpoint_id": before}}))
 
@@ -228,7 +228,7 @@ FILTER_KEYS = [
 
 
 @pytest.mark.parametrize("key", FILTER_KEYS)
-def test_filter_keys_mean_themselves(saver: Any, key: str) -> None:
+def test_filter_keys_are_taken_literally(saver: Any, key: str) -> None:
     for number, value in enumerate(["one", "other", None, 1, {"b": 1}]):
         saver.put(config_for("f"), checkpoint_of(f"{number:08}", {}), {**METADATA, key: value}, {})
     saver.put(config_for("f"), checkpoint_of("00000009", {}), {**METADATA, "a": {"b": "other"}}, {})
@@ -284,7 +284,7 @@ def test_a_run_from_an_unknown_checkpoint_does_not_restart_the_thread(saver: Any
     assert graph.get_state(named("known", "unknown-id")).values == {}
 
 
-def test_resuming_at_an_unknown_checkpoint(saver: Any) -> None:
+def test_resuming_at_an_unknown_checkpoint_is_refused(saver: Any) -> None:
     graph = graph_of(saver)
     graph.invoke({"marks": ["first"]}, {"configurable": {"thread_id": "known"}})
     with pytest.raises(NotFound):
@@ -292,7 +292,7 @@ def test_resuming_at_an_unknown_checkpoint(saver: Any) -> None:
     assert graph.get_state({"configurable": {"thread_id": "known"}}).values == {"marks": ["first", "node"]}
 
 
-def test_copies_that_cannot_be(saver: Any) -> None:
+def test_impossible_copies_are_refused(saver: Any) -> None:
     put(saver, "other", "other")
     with pytest.raises(ThreadExists, match="thread 'other' already holds checkpoints"):
         saver.copy_thread("before", "other")
@@ -301,7 +301,7 @@ def test_copies_that_cannot_be(saver: Any) -> None:
     assert value_of(saver, "other") == "other"
 
 
-def test_an_unknown_strategy(saver: Any) -> None:
+def test_an_unknown_prune_strategy_is_refused(saver: Any) -> None:
     for names in (["before"], ["unknown"], []):
         with pytest.raises(InvalidInput, match="unknown prune strategy 'keep_all'"):
             saver.prune(names, strategy="keep_all")

@@ -58,12 +58,12 @@ def both_ways(path: Path, error: type[KeelError], says: str) -> None:
 @pytest.mark.parametrize(
     "content", [b"# not a database\n" * 100, b"\x00" * 4096, b"SQLite format 3\x00" + b"\xff" * 4080]
 )
-def test_a_file_that_is_no_database(path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     both_ways(path, NotAKeelStore, "not a SQLite database")
 
 
-def test_langgraph_s_own_database(path: Path) -> None:
+def test_a_database_of_langgraph_is_refused(path: Path) -> None:
     with LangGraphSqliteSaver.from_conn_string(str(path)) as theirs:
         theirs.put(config_for("t"), checkpoint_of("1", {}), METADATA, {})
     with closing(sqlite3.connect(path)) as connection:
@@ -77,14 +77,14 @@ def test_langgraph_s_own_database(path: Path) -> None:
 @pytest.mark.parametrize(
     "mark", ["CREATE TABLE bookmarks (url)", "PRAGMA application_id = 12345", "CREATE TABLE threads (id)"]
 )
-def test_another_program_s_database(path: Path, mark: str) -> None:
+def test_a_database_of_another_program_is_refused(path: Path, mark: str) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(mark)
         connection.execute("PRAGMA user_version = 1")
     both_ways(path, NotAKeelStore, "another program")
 
 
-def test_a_newer_format(store: Path) -> None:
+def test_a_newer_format_is_refused(store: Path) -> None:
     with closing(sqlite3.connect(store)) as connection:
         connection.execute("PRAGMA user_version = 99")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -106,14 +106,14 @@ def test_an_empty_file_becomes_a_store(path: Path, content: bytes | None) -> Non
         assert value_of(saver) == 1
 
 
-def test_a_directory(tmp_path: Path) -> None:
+def test_a_directory_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     both_ways(tmp_path, StoreError, "is a directory: name a file in it")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("is_open", [False, True])
-def test_a_directory_with_a_database_of_keels(store: Path, read_only: bool, is_open: bool) -> None:
+def test_file_saver_refuses_a_directory_with_a_keel_database(store: Path, read_only: bool, is_open: bool) -> None:
     (store.parent / "another.txt").write_text("a")
     with closing(SqliteSaver(store)) as other:
         if is_open:
@@ -132,21 +132,21 @@ def test_a_directory_with_a_database_of_keels(store: Path, read_only: bool, is_o
         assert sorted(store.parent.iterdir()) == before
 
 
-def test_a_directory_with_another_database(path: Path) -> None:
+def test_file_saver_refuses_a_directory_with_another_database(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE bookmarks (url)")
     with FileSaver(path.parent) as saver, pytest.raises(NotAKeelStore, match=r"it contains 'keel\.db'"):
         value_of(saver)
 
 
-def test_a_missing_directory(tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "keel.db"
     with SqliteSaver(path) as saver, pytest.raises(StoreError, match="missing does not exist: create it"):
         value_of(saver)
     assert not path.parent.exists()
 
 
-def test_a_missing_file_read_only(path: Path) -> None:
+def test_a_missing_file_is_an_error_if_read_only(path: Path) -> None:
     with SqliteSaver(path, read_only=True) as saver, pytest.raises(NotFound, match=r"keel\.db: there is no Keel store"):
         value_of(saver)
     assert not path.exists()
@@ -174,12 +174,12 @@ def refused_while(path: Path, blocked: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("lock", [SqliteLock, FileLock])
-def test_locked_by_somebody_else(store: Path, lock: Any) -> None:
+def test_writes_to_a_locked_store_raise_store_busy(store: Path, lock: Any) -> None:
     refused_while(store, lambda: lock(store))
 
 
 @pytest.mark.parametrize("lock", [SqliteLock, FileLock])
-async def test_locked_by_somebody_else_async(store: Path, lock: Any) -> None:
+async def test_writes_to_a_locked_store_raise_store_busy_async(store: Path, lock: Any) -> None:
     with SqliteSaver(store, timeout=0.4) as saver:
         assert await saver.aget_tuple(config_for("t"))
         with lock(store), pytest.raises(StoreBusy, match=r"keel\.db.*nothing was written"):
@@ -189,7 +189,7 @@ async def test_locked_by_somebody_else_async(store: Path, lock: Any) -> None:
 
 
 @pytest.mark.parametrize("lock", [SqliteLock, FileLock])
-def test_locked_when_it_is_opened(store: Path, lock: Any) -> None:
+def test_opening_a_locked_store_raises_store_busy(store: Path, lock: Any) -> None:
     with lock(store), SqliteSaver(store, timeout=0.4) as saver, pytest.raises(StoreBusy, match=r"keel\.db"):
         put(saver, 6)
     with SqliteSaver(store) as saver:
@@ -208,7 +208,7 @@ def everything(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("keep", [0.01, 0.2, 0.5, 0.8, 0.99])
-def test_a_truncated_file(store: Path, keep: float) -> None:
+def test_a_truncated_file_is_refused(store: Path, keep: float) -> None:
     """The truncated file is refused, or the readable part is right."""
     right = everything(store)
     os.truncate(store, int(store.stat().st_size * keep))
@@ -292,7 +292,7 @@ CHANGES: dict[str, Callable[[bytes], Any]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(("table", "column"), [("items", "body"), ("entries", "header"), ("entries", "refs")])
-def test_damaged_bodies_are_named(store: Path, table: str, column: str, change: str) -> None:
+def test_damaged_bodies_raise_corrupt_store(store: Path, table: str, column: str, change: str) -> None:
     damage_a_body(store, table, column, CHANGES[change])
     with SqliteSaver(store) as saver:
         with pytest.raises(CorruptStore):

@@ -49,7 +49,7 @@ UNSTORABLE: list[tuple[Any, str, str]] = [
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.parametrize("memo", ["warm", "cold"])
 @pytest.mark.parametrize(("value", "path", "kind"), UNSTORABLE, ids=[f"{kind}{path}" for _, path, kind in UNSTORABLE])
-def test_a_value_that_cannot_be_stored(saver: Any, value: Any, path: str, kind: str, memo: str, size: str) -> None:
+def test_an_unstorable_value_is_refused(saver: Any, value: Any, path: str, kind: str, memo: str, size: str) -> None:
     filler = list(range(400)) if size == "large" else []
     config = saver.put(config_for("t"), checkpoint_of("00000001", {"v": [1], "f": filler}), METADATA, {})
     if memo == "cold":
@@ -57,21 +57,21 @@ def test_a_value_that_cannot_be_stored(saver: Any, value: Any, path: str, kind: 
     with pytest.raises(UnstorableValue, match=f"thread 't', checkpoint 00000002, channel 'v'.*{path}") as caught:
         saver.put(config, checkpoint_of("00000002", {"f": filler, "v": value}), METADATA, {})
     assert caught.value.type_name.startswith(kind)
-    with pytest.raises(UnstorableValue, match=r"thread 't', checkpoint 00000001.*task-1.*'v'"):
-        saver.put_writes(config, [("v", value)], "task-1")
+    with pytest.raises(UnstorableValue, match=r"thread 't', checkpoint 00000001.*task-1 to \['v'\]"):
+        saver.put_writes(config, [("w", 1), ("v", value)], "task-1")
     assert [found.checkpoint["id"] for found in saver.list(config_for("t"))] == ["00000001"]
     assert saver.get_tuple(config).pending_writes == []
     saver.put(config, checkpoint_of("00000003", {"f": filler, "v": [1, 2]}), METADATA, {})
     assert value_of(saver, "t") == [1, 2]
 
 
-def test_metadata_that_cannot_be_stored(saver: Any) -> None:
+def test_unstorable_metadata_is_refused(saver: Any) -> None:
     with pytest.raises(UnstorableValue, match=r"thread 't'.*metadata.*\['tool'\]: test_bad_values\.Tool"):
         saver.put(config_for("t"), checkpoint_of("00000001", {}), {**METADATA, "tool": Tool()}, {})
     assert threads(saver) == {"before"}
 
 
-def test_a_type_that_is_refused_on_load(tmp_path: Path) -> None:
+def test_an_unlisted_type_is_refused_on_load(tmp_path: Path) -> None:
     path = tmp_path / "keel.db"
     values = {"plain": [1], "notes": [1, {"deep": (Note("t"),)}]}
     with SqliteSaver(path) as saver:
@@ -95,7 +95,7 @@ def value_at(saver: Any, checkpoint_id: str) -> Any:
 # -- options and closing -----------------------------------------------------------------------------------------------
 
 
-def test_options_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_options_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "keel.db"
     with pytest.raises(InvalidInput, match="on_conflict must be 'raise' or 'fork', not 'x'"):
         SqliteSaver(path, on_conflict="x")  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def test_options_that_cannot_be(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-async def test_a_closed_saver(tmp_path: Path) -> None:
+async def test_a_closed_saver_refuses_every_call(tmp_path: Path) -> None:
     path = tmp_path / "keel.db"
     saver = SqliteSaver(path)
     config = put(saver, "t", 1)
@@ -128,7 +128,7 @@ async def test_a_closed_saver(tmp_path: Path) -> None:
         assert value_of(again, "t") == 1
 
 
-def test_every_error_is_a_keel_error_and_the_builtin_that_fits() -> None:
+def test_errors_are_keel_errors_and_builtin_errors() -> None:
     for error, fits in ((InvalidConfig, ValueError), (UnstorableValue, TypeError), (RefusedType, TypeError)):
         assert issubclass(error, fits)
         assert issubclass(error, KeelError)

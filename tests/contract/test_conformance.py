@@ -70,7 +70,9 @@ def registered(name: str, face: str, directory: Path) -> RegisteredCheckpointer:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("name", SAVERS)
-async def test_conforms(name: str, face: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+async def test_savers_conform_to_the_suite_of_langgraph(
+    name: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     needing(name, request)
     report = await validate(registered(name, face, tmp_path))
     failures = [failure for result in report.results.values() for failure in result.failures]

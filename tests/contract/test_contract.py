@@ -101,7 +101,7 @@ class TestRedisCluster(BriefContract):
         return redis_cluster
 
 
-def test_every_part_is_in_the_contract_and_none_hides_a_test_of_another() -> None:
+def test_the_contract_contains_every_part_and_no_duplicate_name() -> None:
     parts = SaverContract.__bases__
     written = {path.stem for path in Path(testing.__file__).parent.glob("contract_*.py")}
     assert {part.__module__.rpartition(".")[2] for part in parts} == written

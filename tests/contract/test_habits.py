@@ -30,12 +30,12 @@ from langgraph_keel import (
 
 
 @pytest.mark.parametrize("name", ["SqliteSaver", "PostgresSaver", "RedisSaver"])
-def test_the_async_names_are_those_of_the_same_classes(name: str) -> None:
+def test_async_names_are_aliases_of_the_same_classes(name: str) -> None:
     assert getattr(langgraph_keel, f"Async{name}") is getattr(langgraph_keel, name)
 
 
 @pytest.mark.parametrize("name", SAVERS)
-async def test_a_saver_is_set_up_and_closed_as_people_are_used_to(
+async def test_setup_and_close_work_as_on_savers_of_langgraph(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     needing(name, request)
@@ -107,12 +107,12 @@ async def test_a_saver_is_set_up_and_closed_as_people_are_used_to(
         ),
     ],
 )
-def test_what_is_not_taken_is_answered_with_what_to_write(make: Any, said: str) -> None:
+def test_an_unsupported_argument_is_refused_with_advice(make: Any, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         make()
 
 
-def test_a_connection_is_no_path() -> None:
+def test_a_connection_in_place_of_a_path_is_refused() -> None:
     connection: Any = sqlite3.connect(":memory:")
     with closing(connection), pytest.raises(InvalidInput, match=r"a sqlite3\.Connection is not a path.*pass the path"):
         SqliteSaver(connection)
@@ -130,17 +130,17 @@ def test_a_connection_is_no_path() -> None:
         (lambda: RedisSaver("redis://:secret@db:6380/2"), "<RedisSaver redis://db:6380/2, prefix keel>"),
     ],
 )
-def test_a_saver_says_which_store_it_is_and_no_password(make: Callable[[], KeelSaver], said: str) -> None:
+def test_repr_of_a_saver_names_its_store_and_no_password(make: Callable[[], KeelSaver], said: str) -> None:
     with make() as saver:
         assert repr(saver) == said
 
 
-def test_a_store_on_disk_is_named_by_its_path(tmp_path: Path) -> None:
+def test_repr_of_a_saver_on_disk_contains_its_path(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "a.db") as sqlite, FileSaver(tmp_path / "a\rb") as files:
         assert f"{sqlite!r} {files!r}" == rf"<SqliteSaver {tmp_path}/a.db> <FileSaver {tmp_path}/a\x0db>"
 
 
-def test_a_ledger_says_how_tools_are_kept_and_not_by_which_secret() -> None:
+def test_repr_of_a_tool_cache_shows_policies_and_no_secret() -> None:
     policies = {"search": ToolPolicy(scope="thread", ttl=60), "sleep": None}
     with MemorySaver() as saver, ToolCache(saver, policies, secret=b"0123456789abcdef") as cache:
         said = f"{policies}, default={ToolPolicy()}"

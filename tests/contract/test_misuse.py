@@ -54,6 +54,11 @@ MISUSES: dict[str, tuple[Callable[[], Any], str]] = {
     "one string for a list of threads": (lambda: MemorySaver().prune("abc"), r"\['abc'\]"),
     "one string for a list of runs": (lambda: MemorySaver().delete_for_runs("abc"), r"\['abc'\]"),
     "a URL for a path": (lambda: SqliteSaver("sqlite:///agent.db"), "open_saver"),
+    "a URL of PostgreSQL for a path": (
+        lambda: SqliteSaver.from_conn_string("postgresql://ada:secret@localhost/agents"),
+        "^'postgresql:...' is a URL, not a path: use open_saver.url., or PostgresSaver$",
+    ),
+    "a URL of Redis for a directory": (lambda: FileSaver("redis://localhost"), "or RedisSaver"),
     "a host for a URL of Redis": (lambda: RedisSaver("localhost:6379"), "begins with redis://"),
     "a dotted name for a class": (lambda: KeelSerializer(types=["models.Order"]), "list of classes"),  # type: ignore[list-item]
     "a class for a list of classes": (lambda: MemorySaver(types=int), "list of classes"),  # type: ignore[arg-type]
@@ -61,7 +66,7 @@ MISUSES: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("misuse", MISUSES)
-def test_is_refused_with_the_right_words(misuse: str) -> None:
+def test_misuse_is_refused_with_advice(misuse: str) -> None:
     call, words = MISUSES[misuse]
     with pytest.raises(InvalidInput, match=words):
         call()
@@ -74,7 +79,7 @@ def test_the_package_lists_its_public_names() -> None:
 @pytest.mark.parametrize(
     ("client", "extra", "url"), [("psycopg", "postgres", "postgresql://host/db"), ("redis", "redis", "redis://host")]
 )
-def test_without_its_client_a_backend_says_what_to_install(client: str, extra: str, url: str) -> None:
+def test_a_missing_client_is_reported_with_its_install_command(client: str, extra: str, url: str) -> None:
     """Runs in its own process, without the client.
 
     The advice is valid even if Keel is in no package index.
@@ -91,6 +96,14 @@ def test_without_its_client_a_backend_says_what_to_install(client: str, extra: s
     assert f"needs {client}: pip install '{needs}' (Keel's extra '{extra}')" in said
 
 
+def test_without_starlette_the_web_page_says_what_to_install() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needs = next(each for each in project["optional-dependencies"]["web"] if each.startswith("starlette"))
+    program = "import sys; sys.modules['starlette'] = None; import langgraph_keel.web"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stderr
+    assert said.endswith(f"the web page needs Starlette: pip install '{needs}' (Keel's extra 'web')\n")
+
+
 @pytest.mark.parametrize("url", ["mysql://ada:secret@localhost/db", "host=localhost user=ada password=secret"])
 def test_an_unknown_url_is_shown_without_its_password(url: str) -> None:
     with pytest.raises(InvalidInput, match="names no store") as told:
@@ -100,7 +113,7 @@ def test_an_unknown_url_is_shown_without_its_password(url: str) -> None:
         open_saver("sqlite:agent.db")
 
 
-def test_what_is_not_in_the_list_is_refused_before_it_is_written() -> None:
+def test_an_unlisted_type_is_refused_before_writing() -> None:
     saver = MemorySaver(types=[Listed])
     config: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
     checkpoint: Any = {"v": 4, "id": "1", "ts": "", "channel_versions": {}, "versions_seen": {}}
@@ -124,7 +137,7 @@ def test_what_is_not_in_the_list_is_refused_before_it_is_written() -> None:
     ],
     ids=["sqlite", "in memory", "files", "memory"],
 )
-def test_options_in_a_url_are_no_part_of_a_name(
+def test_options_in_a_url_are_refused_with_advice(
     url: str, instead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -151,7 +164,7 @@ def test_a_question_mark_may_be_in_a_name(
 
 
 @pytest.mark.parametrize("url", ["sqlite:///{}/agent.db", "files:///{}/agent"])
-def test_files_are_their_owners_alone(url: str, tmp_path: Path) -> None:
+def test_files_are_accessible_only_to_their_owner(url: str, tmp_path: Path) -> None:
     """Only their owner can read the files of a thread, whatever the program's umask."""
     with open_saver(url.format(tmp_path)) as saver:
         checkpoint: Any = checkpoint_of("1", {"long": "x" * 100_000})

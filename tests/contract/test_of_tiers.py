@@ -25,8 +25,8 @@ class TieredContract(BriefContract):
 
 
 for _name in (
-    "test_one_round_trip_each",
-    "test_one_round_trip_each_without_a_memo",
+    "test_each_operation_takes_one_round_trip",
+    "test_each_operation_takes_one_round_trip_without_a_memo",
     "test_forking_takes_few_round_trips",
 ):
     setattr(TieredContract, _name, None)

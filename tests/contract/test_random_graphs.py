@@ -343,7 +343,9 @@ TWO = ("memory", "sqlite")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", sized(TWO, TWO, (*TWO, "files", "postgres", "redis")))
-def test_random_graphs_do_what_they_do_beside_it(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_random_graphs_behave_as_with_in_memory_saver(
+    backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     needing(backend, request)
     threads = count()
 

@@ -82,7 +82,7 @@ def check_shown(saver: KeelSaver) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.slow
-def test_all_that_can_be_read_is_read(place: Place) -> None:
+def test_raw_reads_a_thread_without_its_classes(place: Place) -> None:
     left_by_a_shop(place)
     with place.open() as saver:
         with pytest.raises(RefusedType, match=r"support.shop.models"):
@@ -101,7 +101,7 @@ def test_all_that_can_be_read_is_read(place: Place) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.slow
-async def test_asynchronously_too(place: Place) -> None:
+async def test_raw_reads_a_thread_without_its_classes_async(place: Place) -> None:
     left_by_a_shop(place)
     async with place.open() as saver:
         with pytest.raises(RefusedType):

@@ -34,18 +34,18 @@ def read_it(path: Path) -> None:
         assert value_of(saver) == 5
 
 
-def test_read_only(store: Path) -> None:
+def test_a_read_only_saver_refuses_writes(store: Path) -> None:
     read_it(store)
 
 
-def test_read_only_beside_a_writer(store: Path) -> None:
+def test_a_read_only_saver_sees_writes_of_another_saver(store: Path) -> None:
     with SqliteSaver(store) as writer, SqliteSaver(store, read_only=True) as reader:
         assert value_of(reader) == 5
         put(writer, 6)
         assert value_of(reader) == 6
 
 
-async def test_read_only_async(store: Path) -> None:
+async def test_a_read_only_saver_refuses_writes_async(store: Path) -> None:
     async with SqliteSaver(store, read_only=True) as saver:
         assert await saver.aget_tuple(config_for("t"))
         with pytest.raises(ReadOnlyStore, match=r"keel\.db"):
@@ -92,13 +92,13 @@ def only_read_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("work", [read_it, write_it, only_read_it])
-def test_a_file_that_may_only_be_read(locked_away: Path, work: Callable[[Path], None]) -> None:
+def test_a_file_without_write_permission_can_only_be_read(locked_away: Path, work: Callable[[Path], None]) -> None:
     before = locked_away.read_bytes()
     assert unprivileged(work, locked_away) == 0
     assert locked_away.read_bytes() == before
 
 
-def test_a_file_that_may_only_be_read_in_a_directory_that_may_be_written(locked_away: Path) -> None:
+def test_a_read_only_file_in_a_writable_directory_can_only_be_read(locked_away: Path) -> None:
     locked_away.parent.chmod(0o777)
     assert unprivileged(write_it, locked_away) == 0
     assert unprivileged(only_read_it, locked_away) == 0

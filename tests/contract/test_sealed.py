@@ -88,15 +88,15 @@ class SealedContract(BriefContract):
 
 
 for _name in (
-    "test_each_verb_is_one_trip",
-    "test_one_round_trip_each",
-    "test_one_round_trip_each_without_a_memo",
+    "test_each_cell_verb_takes_one_round_trip",
+    "test_each_operation_takes_one_round_trip",
+    "test_each_operation_takes_one_round_trip_without_a_memo",
     "test_rewinding_takes_few_round_trips",
     "test_forking_takes_few_round_trips",
     # The refused copy has given the target keys, and has removed them again.
-    "test_an_entry_that_is_gone_is_not_copied_up_to",
+    "test_a_copy_up_to_a_removed_entry_is_refused",
     # Its key remains.
-    "test_a_tenant_that_has_nothing_left_is_not_listed",
+    "test_a_tenant_without_data_is_not_listed",
 ):
     setattr(SealedContract, _name, None)
 
@@ -107,7 +107,7 @@ class NamelessContract(SealedContract):
     It omits a test of the second trip: a saver's first trip reads the keys.
     """
 
-    test_what_goes_meanwhile_is_not_rewound_to: Any = None
+    test_rewinding_to_a_concurrently_pruned_checkpoint_is_refused: Any = None
 
 
 class TestSealedMemory(SealedContract):

@@ -38,7 +38,7 @@ def test_both_faces_list_threads(saver: KeelSaver, world: World) -> None:
     assert both(saver, model="other") == []
 
 
-def test_a_limit_counts_threads_over_pages(saver: KeelSaver, world: World) -> None:
+def test_a_limit_counts_threads_across_pages(saver: KeelSaver, world: World) -> None:
     world.run(saver, "first")
     for number in range(PAGE + 1):
         place: Any = {"configurable": {"thread_id": f"t{number:03}", "checkpoint_ns": ""}}
@@ -48,12 +48,12 @@ def test_a_limit_counts_threads_over_pages(saver: KeelSaver, world: World) -> No
     assert both(saver, 1, model="m") == ["first"]  # after an empty page
 
 
-def test_a_limit_that_cannot_be_meant_is_refused() -> None:
+def test_a_negative_limit_is_refused() -> None:
     with MemorySaver() as saver, pytest.raises(InvalidInput, match="limit"):
         asyncio.run(asynchronously(saver, -1))
 
 
-def test_a_list_says_what_the_models_took(saver: KeelSaver, world: World) -> None:
+def test_threads_lists_tokens_and_cost_of_models(saver: KeelSaver, world: World) -> None:
     world.cost = 0.25
     world.run(saver, "t")  # asks twice
     (info,) = saver.threads()
@@ -73,7 +73,7 @@ def test_a_list_says_what_the_models_took(saver: KeelSaver, world: World) -> Non
     assert (counts.all.threads, counts.all.tokens, counts.all.cost) == (2, (40, 8), 0.5)
 
 
-def test_versions_that_cannot_be_compared_keep_no_checkpoint_away() -> None:
+def test_incomparable_versions_do_not_hide_a_thread() -> None:
     with MemorySaver() as saver:
         place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
         odd = {"channel_versions": {"branch:to:act": 2}, "versions_seen": {"act": {"branch:to:act": "1"}}}

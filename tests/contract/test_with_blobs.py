@@ -50,8 +50,8 @@ class BlobContract(BriefContract):
 
 
 for _name in (
-    "test_one_round_trip_each",
-    "test_one_round_trip_each_without_a_memo",
+    "test_each_operation_takes_one_round_trip",
+    "test_each_operation_takes_one_round_trip_without_a_memo",
     "test_forking_takes_few_round_trips",
 ):
     setattr(BlobContract, _name, None)

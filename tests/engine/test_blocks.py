@@ -57,7 +57,7 @@ def test_a_message_changed_in_place_is_found(place: int) -> None:
 
 @given(data=st.data())
 @settings(max_examples=examples(100))
-def test_every_version_of_a_long_list_comes_back(data: st.DataObject) -> None:
+def test_every_version_of_a_long_list_is_read_back(data: st.DataObject) -> None:
     value: list[Any] = [*range(LENGTH)]
     log = Log(value)
     for _ in range(data.draw(st.integers(1, 8))):
@@ -84,7 +84,7 @@ def test_every_version_of_a_long_list_comes_back(data: st.DataObject) -> None:
 
 @given(data=st.data())
 @settings(max_examples=examples(200))
-def test_rows_show_the_items_of_any_runs(data: st.DataObject) -> None:
+def test_rows_return_the_items_of_any_runs(data: st.DataObject) -> None:
     rows: list[Row] = []
     for count in data.draw(st.lists(st.sampled_from([1, 2, 4, PACK + 1]), min_size=1, max_size=5)):
         at = rows[-1].lo + rows[-1].count if rows else data.draw(st.integers(0, 2))
@@ -104,7 +104,7 @@ def test_rows_show_the_items_of_any_runs(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.WHOLE, Kind.TREE])
-def test_a_value_of_which_no_item_is_left_is_named(kind: Kind) -> None:
+def test_a_value_without_items_raises_corrupt_store(kind: Kind) -> None:
     """Damaged refs may contain no runs (seen on PostgreSQL: an array of owners)."""
     with pytest.raises(CorruptStore, match="no items"):
         Unpacker(Codec(KeelSerializer())).value(Ref(kind), [])

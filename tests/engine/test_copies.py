@@ -78,7 +78,7 @@ def check_copies(value: Any) -> bool:
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
-def test_copies_are_what_was_put(value: Any) -> None:
+def test_copies_equal_the_stored_value(value: Any) -> None:
     check_copies(value)
     check_copies({"here": [value, {"there": value}]})
 
@@ -86,7 +86,7 @@ def test_copies_are_what_was_put(value: Any) -> None:
 @pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(st.one_of(values, st.lists(values, max_size=4), st.dictionaries(st.text(max_size=3), values, max_size=4)))
-def test_copies_of_anything(value: Any) -> None:
+def test_copies_of_random_values(value: Any) -> None:
     check_copies(value)
 
 
@@ -103,11 +103,11 @@ def everyday() -> list[Any]:
 
 
 @pytest.mark.parametrize("value", everyday())
-def test_copies_are_made_of_what_states_hold(value: Any) -> None:
+def test_everyday_values_can_be_copied(value: Any) -> None:
     assert check_copies(value)
 
 
-def test_what_is_deep_or_large_is_decoded_each_time() -> None:
+def test_deep_or_large_values_are_not_copied() -> None:
     deep: Any = []
     for _ in range(DEEPEST + 1):
         deep = [deep]
@@ -119,7 +119,7 @@ def test_what_is_deep_or_large_is_decoded_each_time() -> None:
 @pytest.mark.parametrize(
     "wrap", [lambda value: value, lambda value: {1: [value]}, lambda value: Order(items=[], **value)]
 )
-def test_keys_are_weighed(wrap: Any) -> None:
+def test_dict_keys_count_towards_the_size_of_copies(wrap: Any) -> None:
     """A dict whose keys are texts of 100 KB takes memory, though its values take none."""
     keys = {f"{nth}" + "k" * 100_000: nth for nth in range(6)}
     assert not check_copies(wrap(keys))
@@ -141,7 +141,7 @@ class Vain(BaseModel):
         return super().__getattribute__(name)
 
 
-def test_no_code_of_a_class_runs() -> None:
+def test_copying_runs_no_code_of_a_class() -> None:
     vain = Vain.__new__(Vain)
     set_model(vain, {"items"}, None, None)
     object.__getattribute__(vain, "__dict__")["items"] = [1]
@@ -213,7 +213,7 @@ def test_reads_between_puts(saver: SqliteSaver, reads: int) -> None:
                     part.clear()
 
 
-def test_versions_of_a_list_share_nothing_that_can_be_changed(saver: SqliteSaver) -> None:
+def test_versions_of_a_list_share_no_mutable_parts(saver: SqliteSaver) -> None:
     for step in range(6):
         put(saver, step, state_of(step))
     found = [each.checkpoint["channel_values"] for each in saver.list(config_for("t"))]
@@ -223,7 +223,7 @@ def test_versions_of_a_list_share_nothing_that_can_be_changed(saver: SqliteSaver
     assert sum(map(len, ids)) == len(set().union(*ids))
 
 
-def test_versions_of_namespaces_have_nothing_in_common(saver: SqliteSaver) -> None:
+def test_namespaces_with_equal_references_keep_their_own_values(saver: SqliteSaver) -> None:
     """The items of each namespace have their own numbers, so references may be equal."""
     for namespace in ("", "sub:1"):
         for step in range(5):
@@ -236,7 +236,7 @@ def test_versions_of_namespaces_have_nothing_in_common(saver: SqliteSaver) -> No
         assert each.checkpoint["channel_values"] == {"kept": [[each.config["configurable"]["checkpoint_ns"]]]}
 
 
-def test_a_put_forgets_no_entry_for_its_copies(saver: SqliteSaver) -> None:
+def test_copies_do_not_evict_their_own_entry_from_the_memo(saver: SqliteSaver) -> None:
     """The memo keeps the whole entry if it has no room for copies next to it."""
     todos = [{"content": [nth], "done": False} for nth in range(500)]
     image = random.Random(1).randbytes(HUGE_ROW)
@@ -258,7 +258,7 @@ def test_a_put_forgets_no_entry_for_its_copies(saver: SqliteSaver) -> None:
         assert read(tight) == {"todos": todos, "image": image, "text": LONG}
 
 
-def test_others_are_forgotten_where_copies_have_no_room() -> None:
+def test_copies_stay_within_the_limit_of_the_memo() -> None:
     most = 600_000
     with SqliteSaver(":memory:", memo_bytes=most) as saver:
         for nth in range(8):
@@ -271,7 +271,7 @@ def test_others_are_forgotten_where_copies_have_no_room() -> None:
         assert most / 2 < sum(each.weight for each in known) <= most
 
 
-def test_what_has_no_room_is_prepared_once(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_without_room_are_prepared_once(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Preparing a value takes several times as long as decoding it.
 
     If there is no room, it must not be repeated in vain.
@@ -294,7 +294,7 @@ def test_what_has_no_room_is_prepared_once(saver: SqliteSaver, monkeypatch: pyte
     assert len(prepared) == 1
 
 
-def test_a_thread_that_was_deleted_elsewhere_begins_anew() -> None:
+def test_copies_of_a_thread_deleted_elsewhere_are_not_reused() -> None:
     """Item numbers restart, too, so values of the deleted thread must not be reused."""
     with SqliteSaver(":memory:") as saver:
         put(saver, 0, {"kept": {"a": [1]}, "todos": [{"a": 1}]})
@@ -307,7 +307,7 @@ def test_a_thread_that_was_deleted_elsewhere_begins_anew() -> None:
             assert read(saver) == new
 
 
-def test_a_class_that_was_defined_anew(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_use_a_redefined_class(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     put(saver, 0, {"accounts": [Account("ann")], "orders": [Order(items=[])]})
     for _ in range(4):
         assert type(read(saver)["accounts"][0]) is Account
@@ -324,7 +324,7 @@ def test_a_class_that_was_defined_anew(saver: SqliteSaver, monkeypatch: pytest.M
         assert type(read(saver)["accounts"][0]) is Again
 
 
-def test_another_serializer_decides_for_itself(saver: SqliteSaver) -> None:
+def test_copies_of_one_serializer_are_not_used_by_another(saver: SqliteSaver) -> None:
     put(saver, 0, {"accounts": [Account("ann")], "todos": [{"a": [1]}]})
     for _ in range(4):
         read(saver)

@@ -123,7 +123,7 @@ def open_saver(kind: str, path: Path, serde: Any) -> KeelSaver:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @pytest.mark.parametrize(("name", "state"), CASES)
-def test_what_comes_back_is_what_the_serializer_gives(name: str, state: str, kind: str, tmp_path: Path) -> None:
+def test_values_are_read_as_the_serializer_restores_them(name: str, state: str, kind: str, tmp_path: Path) -> None:
     serde = SERDES[name]()
     saver = open_saver(kind, tmp_path, serde)
     values, config = STATES[state](), config_for("t")
@@ -163,19 +163,19 @@ def fill(path: Path, serde: Any) -> None:
     (path / "copied-while-open").write_bytes(copied)
 
 
-def test_encrypted_values_are_nowhere_in_the_file(tmp_path: Path) -> None:
+def test_encrypted_values_do_not_appear_in_the_file(tmp_path: Path) -> None:
     fill(tmp_path, encrypted())
     stored = stored_bytes(tmp_path)
     assert b"secret" not in stored
     assert b"documents" in stored  # the names of channels are not hidden
 
 
-def test_and_without_encryption_they_would_be(tmp_path: Path) -> None:
+def test_unencrypted_values_appear_in_the_file(tmp_path: Path) -> None:
     fill(tmp_path, PickleSerializer())
     assert b"secret" in stored_bytes(tmp_path)
 
 
-def test_the_wrong_key_is_an_error_and_gives_nothing(tmp_path: Path) -> None:
+def test_a_wrong_key_raises_corrupt_store(tmp_path: Path) -> None:
     fill(tmp_path, encrypted())
     wrong = EncryptedSerializer.from_pycryptodome_aes(key=b"fedcba9876543210")
     with SqliteSaver(tmp_path / "keel.db", serde=wrong) as saver, pytest.raises(CorruptStore, match="MAC"):
@@ -183,7 +183,7 @@ def test_the_wrong_key_is_an_error_and_gives_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("written", ["json plus", "encrypted", "pickle", "json"])
-def test_another_serializer_s_values_are_refused_by_keel_s_own(written: str, tmp_path: Path) -> None:
+def test_keel_serializer_refuses_values_of_another_serializer(written: str, tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db", serde=SERDES[written]()) as saver:
         saver.put(config_for("t"), checkpoint_of("00000001", plain_state()), METADATA, {})
     with (
@@ -224,7 +224,7 @@ def test_a_store_may_change_its_serializer(tmp_path: Path) -> None:
         (b"x", "builtins.bytes", ""),
     ],
 )
-def test_what_a_serializer_cannot_store_is_named(value: Any, kind: str, where: str) -> None:
+def test_a_value_the_serializer_cannot_store_is_named(value: Any, kind: str, where: str) -> None:
     saver = MemorySaver(serde=JsonSerializer())
     config = saver.put(config_for("t"), checkpoint_of("00000001", {"c": [1]}), METADATA, {})
     with pytest.raises(UnstorableValue, match=f"thread 't'.*channel 'c'.*{where}.*JsonSerializer") as caught:

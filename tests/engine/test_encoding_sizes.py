@@ -110,7 +110,7 @@ def test_an_append_stores_one_item_and_one_run(writing: Writing) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("reads", [False, True])
 @pytest.mark.parametrize("memo_bytes", [0, 100_000], ids=["no memo", "a memo for what is known of it"])
-def test_a_thread_that_has_no_room_in_the_memo_stores_what_is_new(memo_bytes: int, reads: bool) -> None:
+def test_a_thread_too_large_for_the_memo_stores_only_changes(memo_bytes: int, reads: bool) -> None:
     """Previously, it was written whole at each checkpoint, here 400 KB."""
     with SqliteSaver(":memory:", memo_bytes=memo_bytes) as saver:
         writing, chat, note = Writing(saver), messages(1000), {"pages": [text(nth) for nth in range(500)], "seen": 0}
@@ -131,7 +131,7 @@ def test_a_thread_that_has_no_room_in_the_memo_stores_what_is_new(memo_bytes: in
         assert found.checkpoint["channel_values"] == values
 
 
-def test_nothing_new_stores_nothing(writing: Writing) -> None:
+def test_an_unchanged_state_stores_nothing(writing: Writing) -> None:
     state = {"m": messages(5), "d": {str(n): text(n) for n in range(5)}, "whole": (1, 2, text(1)), "n": 1}
     writing.put(**state)
     again = writing.put(**state)
@@ -156,7 +156,7 @@ EDITS: dict[str, tuple[Callable[[list[Any]], object], int, int]] = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_stores_what_is_new_and_a_few_runs(writing: Writing, name: str) -> None:
+def test_an_edit_stores_only_new_items_and_a_few_runs(writing: Writing, name: str) -> None:
     edit, items, runs = EDITS[name]
     chat = messages(100)
     writing.put(m=chat)
@@ -165,7 +165,7 @@ def test_an_edit_stores_what_is_new_and_a_few_runs(writing: Writing, name: str) 
     assert len(writing.runs("m")) == runs
 
 
-def test_an_edit_by_another_process_is_as_small(writing: Writing) -> None:
+def test_an_edit_by_another_process_stores_one_item(writing: Writing) -> None:
     writing.put(m=messages(100))
     writing.saver = twin(writing.saver, 100, 1 << 20)
     chat = writing.saver.get_tuple(config_for("t")).checkpoint["channel_values"]["m"]
@@ -185,7 +185,7 @@ def test_a_fork_stores_only_its_difference(writing: Writing) -> None:
     assert writing.runs("m") == ((0, 100), (200, 201))
 
 
-def test_a_list_in_many_pieces_is_written_whole_once_it_has_cost_as_much(writing: Writing) -> None:
+def test_a_fragmented_list_is_occasionally_rewritten_whole(writing: Writing) -> None:
     """The debt rule: references to the pieces must not cost more than the list itself."""
     numbers = list(range(400))
     writing.put(n=numbers)
@@ -210,7 +210,7 @@ def rows_in(path: Path) -> list[tuple[int, int]]:
 
 
 @pytest.mark.slow
-def test_a_thousand_small_messages_one_by_one_are_few_rows(tmp_path: Path) -> None:
+def test_a_thousand_small_messages_are_packed_into_few_rows(tmp_path: Path) -> None:
     path = tmp_path / "keel.db"
     with SqliteSaver(path) as saver:
         writing = Writing(saver)
@@ -236,7 +236,7 @@ def put_only(writing: Writing, chat: list[Any]) -> None:
     writing.config = writing.saver.put(writing.config, checkpoint, {"source": "loop", "step": 1, "parents": {}}, {})
 
 
-def test_packing_never_brings_back_what_was_removed(writing: Writing) -> None:
+def test_packing_does_not_restore_removed_items(writing: Writing) -> None:
     """A window slides while rows are packed."""
     window: list[Any] = []
     for number in range(150):
@@ -274,7 +274,7 @@ def test_an_edit_of_a_large_dict_stores_less_than_a_kilobyte(writing: Writing, n
     assert 0 < nbytes(new) < 1000
 
 
-def test_an_edit_of_a_large_dict_by_another_process_is_as_small(writing: Writing) -> None:
+def test_an_edit_of_a_large_dict_by_another_process_stores_little(writing: Writing) -> None:
     writing.put(d=large_dict())
     writing.saver = twin(writing.saver, 100, 1 << 20)
     value = writing.saver.get_tuple(config_for("t")).checkpoint["channel_values"]["d"]
@@ -282,7 +282,7 @@ def test_an_edit_of_a_large_dict_by_another_process_is_as_small(writing: Writing
     assert nbytes(writing.put(d=value)) < 1000
 
 
-def test_deltas_are_replaced_by_a_snapshot_when_they_weigh_half_of_it(writing: Writing) -> None:
+def test_edits_are_replaced_by_a_snapshot_at_half_its_size(writing: Writing) -> None:
     value = large_dict()
     first = nbytes(writing.put(d=value))
     stored = []

@@ -42,7 +42,7 @@ if is_closed == "closed":
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["half read", "question", "async"])
 @pytest.mark.parametrize(("busy", "is_closed"), [("raise", "closed"), ("wait", "open")])
-def test_a_kept_stream_says_nothing_at_the_exit(way: str, busy: str, is_closed: str) -> None:
+def test_a_kept_stream_prints_nothing_at_exit(way: str, busy: str, is_closed: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KEPT, way, busy, is_closed], capture_output=True, text=True, check=False
     )
@@ -72,6 +72,6 @@ stopped.join()
 """
 
 
-def test_an_exit_does_not_wait_for_a_thread_that_has_stopped() -> None:
+def test_exit_does_not_wait_for_a_stopped_thread() -> None:
     done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "collected\n", "")

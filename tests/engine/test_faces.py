@@ -70,13 +70,13 @@ class Toys(Component):
         return self._name()
 
 
-async def test_both_faces_carry_out_the_plan() -> None:
+async def test_both_faces_run_the_plan() -> None:
     toys = Toys(MemorySaver())
     assert toys.play("chess", times=2) == await toys.aplay("chess", times=2) == ("chess", "chess")
     assert list(toys.count()) == [each async for each in toys.acount()] == [3, 2, 1, 0]
 
 
-async def test_a_function_that_blocks_is_called_in_another_thread_where_a_loop_runs() -> None:
+async def test_the_async_face_calls_blocking_functions_in_another_thread() -> None:
     toys, here = Toys(MemorySaver()), threading.current_thread().name
     assert toys.thread() == (here, here)
     elsewhere, awaited = await toys.athread()
@@ -84,7 +84,7 @@ async def test_a_function_that_blocks_is_called_in_another_thread_where_a_loop_r
     assert awaited == here
 
 
-def test_they_look_like_methods_that_were_written_out() -> None:
+def test_faces_look_like_handwritten_methods() -> None:
     assert inspect.iscoroutinefunction(Toys.aplay)
     assert not inspect.iscoroutinefunction(Toys.play)
     assert inspect.isgeneratorfunction(Toys.count)

@@ -49,7 +49,7 @@ def state() -> dict[str, Any]:
     }
 
 
-def test_texts_are_given_as_they_are_and_the_rest_afresh(saver: SqliteSaver) -> None:
+def test_reads_share_texts_and_copy_mutable_values(saver: SqliteSaver) -> None:
     values = state()
     put(saver, 0, values)
     first, second = read(saver), read(saver)
@@ -62,7 +62,7 @@ def test_texts_are_given_as_they_are_and_the_rest_afresh(saver: SqliteSaver) -> 
     assert first["files"]["old"] is not second["files"]["old"]
 
 
-def test_changes_to_what_was_read_are_seen_by_nobody_else(saver: SqliteSaver) -> None:
+def test_changes_to_a_read_value_do_not_affect_later_reads(saver: SqliteSaver) -> None:
     put(saver, 0, state())
     for _ in range(3):
         found = read(saver)
@@ -75,7 +75,7 @@ def test_changes_to_what_was_read_are_seen_by_nobody_else(saver: SqliteSaver) ->
         found["todos"][0]["done"] = True
 
 
-def test_what_is_put_after_a_read_is_read_then(saver: SqliteSaver) -> None:
+def test_a_put_after_a_read_is_read_back(saver: SqliteSaver) -> None:
     put(saver, 0, state())
     values = read(saver)
     values["files"] = {**values["files"], "b.py": LONG.replace("line", "row", 1)}
@@ -97,7 +97,7 @@ class Shouting(SerializerProtocol):
         return value.upper() if isinstance(value, str) else value
 
 
-def test_another_serializer_is_always_asked() -> None:
+def test_another_serializer_decodes_every_read() -> None:
     with SqliteSaver(":memory:", serde=Shouting()) as saver:
         put(saver, 0, {"draft": LONG, "note": "n" * 100})
         assert read(saver) == read(saver) == {"draft": LONG.upper(), "note": "N" * 100}
@@ -106,7 +106,7 @@ def test_another_serializer_is_always_asked() -> None:
             read(saver)
 
 
-def test_what_copies_are_made_of_counts_as_memory(saver: SqliteSaver) -> None:
+def test_sources_of_copies_count_towards_the_memo_size(saver: SqliteSaver) -> None:
     put(saver, 0, {"todos": [{"content": "c" * 100} for _ in range(40)]})
     memo = saver.engine.session.memo
     base = memo.get(("t", ""))
@@ -126,7 +126,7 @@ def test_what_copies_are_made_of_counts_as_memory(saver: SqliteSaver) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 31, 32, 40, 64, 95, 96, 99])
-def test_an_edit_in_place_of_a_long_list(place: int) -> None:
+def test_an_in_place_edit_of_a_long_list_is_found(place: int) -> None:
     """Bytes have no proof of their own, so their block is compared item by item."""
     records: list[Any] = [{"id": number, "seen": 0} for number in range(100)]
     records[40], records[70] = b"\xc4bytes", bytearray(b"a buffer")
@@ -141,7 +141,7 @@ def test_an_edit_in_place_of_a_long_list(place: int) -> None:
             assert [*map(type, found)] == [*map(type, expected)]
 
 
-def test_who_only_reads_starts_no_writer(tmp_path: Path) -> None:
+def test_a_saver_that_only_reads_starts_no_writer_thread(tmp_path: Path) -> None:
     path = tmp_path / "keel.db"
     with SqliteSaver(path) as saver:
         put(saver, 0, state())

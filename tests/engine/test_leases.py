@@ -18,14 +18,14 @@ class Looks:
         return self.watch.is_over(token, mark, seconds if asked is None else asked)
 
 
-def test_a_claim_that_stands_still_for_a_lease_is_over() -> None:
+def test_a_claim_expires_after_a_lease_without_renewal() -> None:
     looks = Looks()
     assert [looks.at(seconds, 7) for seconds in (0, 10, 29.9)] == [None, None, None]
     assert looks.at(30, 7) is True
     assert looks.at(30, 7, "another") is None
 
 
-def test_a_claim_that_was_renewed_lives_for_a_lease_from_then_on() -> None:
+def test_a_renewed_claim_lives_for_another_lease() -> None:
     looks = Looks()
     assert [looks.at(seconds, seconds) for seconds in (0, 10, 20)] == [None, False, False]
     assert looks.at(39, 20) is False  # seen unchanged for 10 after the first time
@@ -33,12 +33,12 @@ def test_a_claim_that_was_renewed_lives_for_a_lease_from_then_on() -> None:
     assert looks.at(50, 20) is True
 
 
-def test_a_renewal_that_may_have_been_long_ago_says_nothing() -> None:
+def test_a_renewal_of_unknown_age_proves_nothing() -> None:
     looks = Looks()
     assert [looks.at(seconds, seconds) for seconds in (0, 3600)] == [None, None]
 
 
-def test_a_slow_reply_is_no_proof() -> None:
+def test_a_slow_reply_does_not_prove_expiry() -> None:
     """The store may have answered at once, and the reply may have taken half a minute."""
     looks = Looks()
     assert looks.at(5, 7, asked=0) is None
@@ -46,7 +46,7 @@ def test_a_slow_reply_is_no_proof() -> None:
     assert looks.at(41, 7, asked=35) is True
 
 
-def test_what_a_holder_has_promised_counts() -> None:
+def test_the_lease_promised_by_the_holder_counts() -> None:
     watch = Looks(lease=3.0)
     assert watch.watch.is_over("t", 7, 0.0, 60.0) is None
     watch.now = 59.0
@@ -54,7 +54,7 @@ def test_what_a_holder_has_promised_counts() -> None:
     assert watch.watch.is_over("t", 7, 60.0, 60.0) is True
 
 
-def test_no_more_claims_are_remembered_than_fit() -> None:
+def test_the_number_of_remembered_claims_is_limited() -> None:
     looks, most = Looks(), leases.MOST_SEEN
     for number in range(most + 10):
         looks.at(0, 1, f"{number}")
@@ -62,5 +62,5 @@ def test_no_more_claims_are_remembered_than_fit() -> None:
     assert looks.at(30, 1, f"{most}") is True
 
 
-def test_what_clocks_tell() -> None:
+def test_looks_alive_holds_for_one_lease_before_expiry() -> None:
     assert [looks_alive(1000, 300, now) for now in (699, 700, 999, 1000)] == [False, True, True, False]

@@ -21,14 +21,14 @@ from langgraph_keel.engine.lineage import origin_of, root_of, walk_back
         ({"1": "3", "2": "1", "3": "2"}, ["3", "2", "1"]),
     ],
 )
-def test_a_line_ends_where_nothing_is_left_and_leads_in_no_circle(
+def test_lineage_ends_at_a_removed_checkpoint_and_at_a_cycle(
     origins: Mapping[str | None, str | None], line: list[str]
 ) -> None:
     assert list(walk_back("3", origins)) == line
 
 
 @pytest.mark.parametrize("key", [REWOUND_TO, BRANCHED_FROM])
-def test_a_twin_came_from_where_it_is_a_twin_of(key: str) -> None:
+def test_the_origin_of_a_twin_is_its_existing_original(key: str) -> None:
     assert origin_of("4", {key: "2"}, {"2"}) == "2"
     assert origin_of("4", {key: "2"}, {"3"}) == "4"
     assert origin_of("4", {key: 2}, {2}) == "4"
@@ -43,7 +43,7 @@ def test_a_twin_came_from_where_it_is_a_twin_of(key: str) -> None:
         ("a:b", {}, None),
     ],
 )
-def test_a_subgraphs_checkpoint_is_of_the_root_step_it_began_in(
+def test_a_subgraph_checkpoint_belongs_to_the_root_step_of_its_start(
     namespace: str, metadata: Mapping[str, Any], root: str | None
 ) -> None:
     assert root_of(Address("t", namespace, "1"), metadata) == root

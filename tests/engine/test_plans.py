@@ -30,7 +30,7 @@ class Swallowing:
         raise AssertionError("nobody has cancelled it")
 
 
-async def test_a_cancellation_that_a_client_loses_ends_the_plan() -> None:
+async def test_a_cancellation_swallowed_by_a_client_ends_the_plan() -> None:
     ended: list[BaseException] = []
 
     def plan() -> StorePlan[str, Any, None]:
@@ -51,7 +51,7 @@ async def test_a_cancellation_that_a_client_loses_ends_the_plan() -> None:
     assert [type(error) for error in ended] == [asyncio.CancelledError]
 
 
-async def test_a_cancellation_of_before_ends_no_plan() -> None:
+async def test_an_earlier_cancellation_does_not_end_a_later_plan() -> None:
     """After a cancellation, a program may continue, for example to clean up."""
 
     async def main() -> str:

@@ -206,7 +206,7 @@ LAYERS: Mapping[str, Callable[[Any], Layer]] = {
 
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("verb", VERBS)
-def test_names_are_turned_in_each_argument_and_each_reply(verb: str, layer: str) -> None:
+def test_names_are_translated_in_each_argument_and_reply(verb: str, layer: str) -> None:
     below, names = Recording(), BELOW[layer]
     store = LAYERS[layer](below.verbs)
     if (layer, verb) == ("tenant", "list_tenants"):
@@ -220,7 +220,7 @@ def test_names_are_turned_in_each_argument_and_each_reply(verb: str, layer: str)
             assert below.calls.pop() == {name: renamed(each, names) for name, each in bound(verb, args, more).items()}
 
 
-def test_a_key_is_made_only_for_names_that_are_stored() -> None:
+def test_a_key_is_created_only_when_a_name_is_stored() -> None:
     told: list[bool] = []
     store = marking(Recording().verbs, told)
     writing = set()
@@ -238,7 +238,7 @@ def test_a_key_is_made_only_for_names_that_are_stored() -> None:
     assert told == [False, False]
 
 
-def test_without_names_a_store_is_asked_as_it_is() -> None:
+def test_requests_pass_unchanged_if_no_names_are_hidden() -> None:
     below = Recording()
     store = NamelessStore(below.verbs, find_nothing)
     for verb in VERBS:
@@ -251,7 +251,7 @@ def find_nothing(_: bool) -> Plan[None]:
     yield from ()
 
 
-def test_what_names_only_threads_is_asked_of_the_store_below_itself() -> None:
+def test_verbs_that_name_only_threads_bypass_the_layer() -> None:
     """Hidden names need the keys, which may be lost when a thread is deleted."""
     below = Recording().verbs
     store = NamelessStore(below, find_hidden)
@@ -265,7 +265,7 @@ def test_the_table_has_every_verb_of_a_store() -> None:
     assert verbs - VERBS.keys() == {"of_tenant"}  # that is not a plan
 
 
-def test_a_thread_that_is_named_moves_in_first() -> None:
+def test_each_verb_with_a_thread_name_first_moves_the_thread_in() -> None:
     below, mover = Recording().verbs, SimpleNamespace()
     store = MovingStore(below, mover)  # type: ignore[arg-type]
     for verb, what in VERBS.items():
@@ -275,7 +275,7 @@ def test_a_thread_that_is_named_moves_in_first() -> None:
             assert getattr(store, verb) is not getattr(below, verb)
 
 
-def test_layers_stand_in_their_order(tmp_path: Path) -> None:
+def test_layers_are_stacked_in_order(tmp_path: Path) -> None:
     """Objects are sealed, names are hidden below the seals; imports pass both layers."""
     keyring = Keyring(LocalKey("k", bytes(range(32))), hide_names=True)
     options: Any = {"encryption": keyring, "blobs": f"file:{tmp_path}", "moving_from": InMemorySaver()}

@@ -130,7 +130,7 @@ def run_at_once(graph: Any, names: Sequence[str], is_async: bool, config: Any = 
 
 @pytest.mark.parametrize("face", ["invoke", "ainvoke"])
 @pytest.mark.parametrize("names", ["ab", "abcdefgh"])
-def test_losers_do_nothing_more_once_they_are_refused(saver: KeelSaver, names: str, face: str) -> None:
+def test_refused_runs_stop_acting(saver: KeelSaver, names: str, face: str) -> None:
     race = Race(len(names))
     world = World(race, with_hook(saver, race))
     is_async = face == "ainvoke"
@@ -146,7 +146,7 @@ def test_losers_do_nothing_more_once_they_are_refused(saver: KeelSaver, names: s
 
 
 @pytest.mark.parametrize("same", ["run_id", "control"])
-def test_who_won_is_not_taken_for_a_loser_that_has_its_name(same: str) -> None:
+def test_the_winner_continues_if_a_loser_shares_its_run_id_or_control(same: str) -> None:
     """Programs choose the ids of runs: a repeated request has the same one.
 
     They may also pass one `RunControl` to all.
@@ -160,7 +160,7 @@ def test_who_won_is_not_taken_for_a_loser_that_has_its_name(same: str) -> None:
     assert world.acts_of(winner) == ["first", "model", "tool", "paid", "task", "second"]
 
 
-def test_a_run_that_called_a_refused_one_goes_on() -> None:
+def test_a_run_continues_after_calling_a_refused_run() -> None:
     """A node may call another graph, on its own thread, whose checkpoint is refused."""
     saver, acts = MemorySaver(), list[str]()
     inner_config: Any = {"configurable": {"thread_id": "inner"}}
@@ -190,7 +190,7 @@ def test_a_run_that_called_a_refused_one_goes_on() -> None:
 
 
 @pytest.mark.parametrize("durability", ["async", "sync"])
-def test_an_input_that_is_stored_is_not_given_again(saver: KeelSaver, durability: str) -> None:
+def test_input_again_omits_a_stored_input(saver: KeelSaver, durability: str) -> None:
     """A second message continues after the first, whose run is then refused."""
     began, second_has_ended = FirstStep(), Event()
 
@@ -225,7 +225,7 @@ def test_an_input_that_is_stored_is_not_given_again(saver: KeelSaver, durability
     assert graph.invoke({"who": "c", "log": ["c"]}, CONFIG)["log"] == ["a", "b", "to b", "c", "to c"]
 
 
-def test_every_loser_that_runs_again_gives_its_input_once(saver: KeelSaver) -> None:
+def test_a_repeated_refused_run_passes_its_input_once(saver: KeelSaver) -> None:
     names = "abcd"
     race = Race(len(names))
     world = World(race, with_hook(saver, race))

@@ -52,12 +52,12 @@ from langgraph_keel.engine.serde.types import Leaf, Record
 from langgraph_keel.errors import CorruptStore, RefusedType, TypeWarning, UnstorableValue
 
 
-def test_the_serializer_is_one_to_langgraph() -> None:
+def test_keel_serializer_satisfies_the_langgraph_protocol() -> None:
     assert isinstance(KEEL, SerializerProtocol)
     assert KEEL.dumps_typed(1)[0] == "keel"
 
 
-def test_a_dict_subclass_keeps_its_content_past_its_own_methods() -> None:
+def test_a_dict_subclass_keeps_its_real_content() -> None:
     table = Table({1: (2,), "a": 3})
     assert_same(there_and_back(table), table)
 
@@ -81,7 +81,7 @@ def test_search_items_keep_their_score() -> None:
     assert (back.score, back.namespace, back.value, back.created_at) == (0.5, ("a",), {"v": 1}, NOW)
 
 
-def test_pydantic_state_comes_back_whole() -> None:
+def test_pydantic_state_is_restored_completely() -> None:
     value = model_with_everything()
     back = there_and_back(value)
     assert back._seen == 7  # private: the test is about a private attribute of a pydantic model
@@ -97,7 +97,7 @@ def test_arrays_keep_their_memory_order() -> None:
     assert there_and_back(np.ones((2, 3))).flags.c_contiguous
 
 
-def test_exceptions_come_back_as_themselves() -> None:
+def test_exceptions_are_restored_with_type_and_attributes() -> None:
     back = there_and_back_without_compare([ValueError("bad", 1), {"e": Refused("pay", code=7)}, Failed(1)])
     assert_same(back, [ValueError("bad", 1), {"e": Refused("pay", code=7)}, Failed(1)])
     with pytest.raises(Refused, match="refused: pay"):
@@ -118,7 +118,7 @@ def test_an_exception_is_stored_with_its_cause_but_not_with_its_context() -> Non
     assert back.__context__ is back.__traceback__ is None
 
 
-def test_a_cause_that_cannot_be_stored_is_refused_by_its_place() -> None:
+def test_an_unstorable_cause_is_refused_with_its_path() -> None:
     with pytest.raises(UnstorableValue, match="lock") as caught:
         KEEL.pack([caused(ValueError("v"), ValueError(threading.Lock()))])
     assert caught.value.path == "[0].__cause__.args[0]"
@@ -128,7 +128,7 @@ def test_a_cause_that_cannot_be_stored_is_refused_by_its_place() -> None:
 
 
 @pytest.mark.parametrize("made", [set, frozenset, dict.fromkeys, Counter, Bag, Table], ids=lambda made: made.__name__)
-def test_keys_with_one_hash_are_refused_beyond_a_number(made: Any) -> None:
+def test_too_many_keys_with_the_same_hash_are_refused(made: Any) -> None:
     """30,000 of them, in 78 kB, took 13 s to read."""
     alike = [number * sys.hash_info.modulus for number in range(1, 300)]
     if made is Table:
@@ -175,7 +175,7 @@ class Lion(Animal): parts: list = field(default_factory=list)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("saver", ["SqliteSaver", "FileSaver"])
-def test_a_class_that_nothing_names_is_stored_with_a_warning_once(tmp_path: Path, saver: str) -> None:
+def test_an_unlisted_class_is_stored_with_one_warning(tmp_path: Path, saver: str) -> None:
     """A subclass of an annotated class, a value in it, a model and an enumeration.
 
     The annotated class itself causes no warning.
@@ -199,13 +199,13 @@ def test_neighbours_do_not_change_the_bytes_of_a_value() -> None:
 @pytest.mark.parametrize(
     ("value", "path"), [(WithClient(name="n", client=threading.Lock()), ".client"), (WithLock(5), ".lock")]
 )
-def test_a_client_beside_the_fields_is_refused(value: Any, path: str) -> None:
+def test_a_client_outside_the_fields_is_refused(value: Any, path: str) -> None:
     with pytest.raises(UnstorableValue, match="lock") as caught:
         KEEL.pack({"m": value})
     assert caught.value.path == f"['m']{path}"
 
 
-def test_a_cached_property_is_not_state() -> None:
+def test_cached_properties_are_not_stored() -> None:
     value = Derived(1)
     assert value.lock
     assert "lock" not in vars(there_and_back_without_compare(value))
@@ -243,7 +243,7 @@ def changed_named_tuples() -> list[Any]:
 
 
 @pytest.mark.parametrize("changed", [changed_dataclasses, changed_models, changed_named_tuples])
-def test_a_class_that_changed_since_is_refused_by_its_fields(
+def test_a_changed_class_is_refused_and_its_fields_named(
     changed: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new, value = changed()
@@ -293,7 +293,7 @@ def test_an_enumeration_without_the_member_is_refused(monkeypatch: pytest.Monkey
     ],
     ids=lambda part: type(part).__name__ if not isinstance(part, str) else None,
 )
-def test_what_cannot_come_back_is_refused_with_its_place(value: Any, path: str, named: str) -> None:
+def test_unrestorable_values_are_refused_with_their_path(value: Any, path: str, named: str) -> None:
     with pytest.raises(UnstorableValue) as caught:
         KEEL.pack(value)
     assert caught.value.path.startswith(path)
@@ -308,12 +308,12 @@ class Broken(dict[str, int]):
         raise OSError("gone")
 
 
-def test_attributes_that_fail_are_refused() -> None:
+def test_attributes_that_raise_are_refused() -> None:
     with pytest.raises(UnstorableValue, match="gone"):
         KEEL.pack([Broken()])
 
 
-def test_secrets_are_stored_if_one_asks_for_it() -> None:
+def test_secrets_are_stored_only_if_their_types_are_listed() -> None:
     asked = KeelSerializer(types=[pydantic.SecretStr, pydantic.SecretBytes])
     for secret in (pydantic.SecretStr("s"), pydantic.SecretBytes(b"s")):
         with pytest.raises(UnstorableValue, match="in plain text") as caught:
@@ -340,7 +340,7 @@ WRAPS: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.parametrize("wrap", WRAPS)
-def test_depth_is_bounded_by_name(wrap: Callable[[Any], Any]) -> None:
+def test_values_nested_too_deeply_are_refused(wrap: Callable[[Any], Any]) -> None:
     value = nested(60, wrap)
     assert_same(there_and_back(value), value)
     with pytest.raises(UnstorableValue, match="levels deep"):
@@ -376,14 +376,14 @@ def test_classes_made_in_functions_are_refused() -> None:
         assert caught.value.path.startswith("[0]")
 
 
-def test_classes_made_in_functions_come_back_if_they_are_listed() -> None:
+def test_listed_classes_made_in_functions_are_restored() -> None:
     values = local_classes()
     listed = KeelSerializer(types=[*map(type, values), type(values[-1].a)])
     for value in values:
         assert_same(there_and_back(value, listed), value)
 
 
-def test_a_class_of_the_script_is_stored_with_a_warning_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_of_the_script_is_stored_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     made = dataclasses.make_dataclass("OfAScript", [("a", int)])
     made.__module__ = "__main__"
     monkeypatch.setattr(sys.modules["__main__"], "OfAScript", made, raising=False)
@@ -412,7 +412,7 @@ storing.join()
 """
 
 
-def test_that_warning_points_at_the_script(tmp_path: Path) -> None:
+def test_the_type_warning_points_at_the_script(tmp_path: Path) -> None:
     """It points at the running line.
 
     In a thread of a library, such as LangGraph's, it points at the script.

@@ -29,12 +29,12 @@ KEEL = KeelSerializer()
 LANGGRAPH = JsonPlusSerializer()
 
 
-def test_every_message_class_has_the_fast_way() -> None:
+def test_every_message_class_has_a_fast_path() -> None:
     assert set(CLASSES) == set(MESSAGES)
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_the_fast_way_is_taken(cls: type[BaseMessage]) -> None:
+def test_messages_are_packed_by_the_fast_path(cls: type[BaseMessage]) -> None:
     specific = {"tool_call_id": "1", "role": "r", "name": "n"}
     given_fields = {k: v for k, v in specific.items() if k in cls.model_fields}
     message = RemoveMessage(id="1") if cls is RemoveMessage else cls(content="x", **given_fields)
@@ -79,7 +79,7 @@ def test_items_are_fresh_and_equal(values: list[Any]) -> None:
             assert "new" not in other.additional_kwargs
 
 
-def test_a_revived_message_works_like_a_made_one() -> None:
+def test_a_revived_message_works_like_a_constructed_one() -> None:
     back = items_of([AIMessage("hi", id="1", tool_calls=[{"name": "f", "args": {}, "id": "c"}])])[0]
     assert back.model_copy(update={"content": "ho"}).content == "ho"
     assert back.text == "hi"
@@ -119,7 +119,7 @@ class Remark(HumanMessage):
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(messages | plain | st.binary(max_size=3).map(bytearray) | st.tuples(plain), max_size=5))
-def test_the_fingerprint_of_a_list_is_made_of_its_elements_own(values: list[Any]) -> None:
+def test_the_fingerprint_of_a_list_joins_those_of_its_elements(values: list[Any]) -> None:
     parts = [fingerprint(value) for value in values]
     assert fingerprint(values) == array_header(len(values)) + b"".join(parts)
     body = fingerprint(values)[len(array_header(len(values))) :]
@@ -190,11 +190,11 @@ def test_a_message_is_not_mistaken_for_its_parts() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 15, 16, 70000])
-def test_long_lists(n: int) -> None:
+def test_fingerprints_of_long_lists(n: int) -> None:
     assert fingerprint([1] * n) == array_header(n) + b"\x01" * n
 
 
-def test_what_cannot_be_stored_has_no_fingerprint() -> None:
+def test_an_unstorable_value_has_no_fingerprint() -> None:
     with pytest.raises(UnstorableValue) as caught:
         fingerprint([1, {"a": (object(),)}])
     assert caught.value.path == "[1]['a'][0]"

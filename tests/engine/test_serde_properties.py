@@ -23,7 +23,7 @@ KEEL = KeelSerializer()
 
 @settings(max_examples=examples(300), deadline=None)
 @given(values)
-def test_whatever_is_put_comes_back(value: Any) -> None:
+def test_random_values_are_restored_unchanged(value: Any) -> None:
     packed = KEEL.pack(value)
     back = KEEL.unpack(packed)
     assert_same(back, value)
@@ -33,13 +33,13 @@ def test_whatever_is_put_comes_back(value: Any) -> None:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(values, max_size=4))
-def test_fingerprints_are_local_and_decide_as_the_bytes_do(parts: list[Any]) -> None:
+def test_the_encoding_of_a_list_joins_those_of_its_elements(parts: list[Any]) -> None:
     assert encode(parts) == array_header(len(parts)) + b"".join(map(encode, parts))
 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(values | messages, max_size=4), st.sampled_from([0, 0, 0, 249, 250, 251, 252, 253]))
-def test_values_that_are_packed_together_have_the_bytes_of_each(parts: list[Any], depth: int) -> None:
+def test_values_packed_together_have_the_same_bytes_as_alone(parts: list[Any], depth: int) -> None:
     nested: list[Any] = []
     for _ in range(depth):
         nested = [nested]
@@ -78,7 +78,7 @@ def test_damaged_bytes_are_a_value_or_a_named_error(stored: bytes, data: st.Data
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(STORED), st.data())
-def test_cut_bytes_are_refused(stored: bytes, data: st.DataObject) -> None:
+def test_truncated_bytes_are_refused(stored: bytes, data: st.DataObject) -> None:
     cut = stored[: data.draw(st.integers(0, len(stored) - 1))]
     try:
         KEEL.unpack(cut)

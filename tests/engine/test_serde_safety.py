@@ -68,7 +68,7 @@ def forged(module: str, name: str) -> list[bytes]:
         ("langgraph_keel.errors", "KeelError"),
     ],
 )  # fmt: skip
-def test_a_stored_name_reaches_nothing_but_data(
+def test_forged_names_are_refused_without_calls_or_imports(
     module: str, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     called: list[Any] = []
@@ -82,7 +82,7 @@ def test_a_stored_name_reaches_nothing_but_data(
     assert set(sys.modules) == before
 
 
-def test_a_module_that_is_not_imported_stays_so() -> None:
+def test_reading_does_not_import_the_module_of_an_unlisted_class() -> None:
     name = "wsgiref.validate"  # nothing here imports it
     assert name not in sys.modules
     with pytest.raises(RefusedType, match="import its module"):
@@ -90,7 +90,7 @@ def test_a_module_that_is_not_imported_stays_so() -> None:
     assert name not in sys.modules
 
 
-def test_a_lazy_module_is_not_asked_for_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_does_not_call_getattr_of_a_lazy_module(monkeypatch: pytest.MonkeyPatch) -> None:
     def lazily(name: str) -> Any:
         raise AssertionError(f"asked for {name}")
 
@@ -109,7 +109,7 @@ def gone() -> Any:
     return Local(1)
 
 
-def test_a_class_that_is_gone_is_refused_and_comes_back_with_types() -> None:
+def test_a_missing_class_is_refused_unless_listed_in_types() -> None:
     script = """
 import dataclasses, sys
 from langgraph_keel.engine.serde.serializer import KeelSerializer
@@ -155,7 +155,7 @@ for data in map(bytes.fromhex, stored):
 
 
 @pytest.mark.parametrize("module", LISTED)
-def test_what_is_listed_comes_back_whatever_was_imported(module: str) -> None:
+def test_listed_classes_are_restored_without_prior_imports(module: str) -> None:
     data = [KEEL.pack(value).hex() for value in LISTED[module]]
     done = subprocess.run([sys.executable, "-c", ALONE, module, *data], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -183,7 +183,7 @@ def test_a_listed_name_that_cannot_be_imported_is_refused() -> None:
 # --- Allowlists ---
 
 
-def test_a_narrow_serializer_revives_the_safe_and_the_named() -> None:
+def test_a_narrow_serializer_revives_only_listed_classes() -> None:
     stored = {name: KEEL.pack(value) for name, value in (("plain", Plain(1)), ("model", Model(a=1)))}
     narrow = KeelSerializer(types=[Plain])
     assert narrow.unpack(stored["plain"]) == Plain(1)
@@ -200,7 +200,7 @@ def test_a_strict_serializer_revives_plain_data(value: Any) -> None:
     assert_same(there_and_back(value, KeelSerializer(types=[])), value)
 
 
-def test_a_strict_serializer_takes_what_langgraph_adds() -> None:
+def test_a_strict_serializer_accepts_the_allowlist_of_langgraph() -> None:
     strict = KeelSerializer(strict=True)
     stored = KEEL.pack([Outer.Inner(1), Colour.RED])
     with pytest.raises(RefusedType):
@@ -221,7 +221,7 @@ def unnamed() -> Any:
     return made
 
 
-def test_a_class_that_nobody_has_named_is_refused_until_somebody_does() -> None:
+def test_an_unlisted_class_is_refused_until_listed_or_stored() -> None:
     cls = unnamed()
     stored, serializer = encode(cls(1)), KeelSerializer()
     with pytest.raises(RefusedType, match=r"Unnamed: not allowed here, .* types=\[...\], as test_serde_safety.Unnamed"):
@@ -234,7 +234,7 @@ def test_a_class_that_nobody_has_named_is_refused_until_somebody_does() -> None:
         KeelSerializer(types=[]).unpack(stored)
 
 
-def test_strict_follows_langgraph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strict_defaults_to_the_setting_of_langgraph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("langgraph.checkpoint.serde._msgpack.STRICT_MSGPACK_ENABLED", True)
     with pytest.raises(RefusedType):
         KeelSerializer().unpack(KEEL.pack(Plain(1)))
@@ -244,7 +244,7 @@ def test_strict_follows_langgraph(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- Damage ---
 
 
-def test_another_serializers_value_is_named() -> None:
+def test_a_value_of_another_serializer_is_named() -> None:
     with pytest.raises(CorruptStore, match=r"'msgpack'.*JsonPlusSerializer"):
         KEEL.loads_typed(JsonPlusSerializer().dumps_typed({"a": 1}))
     with pytest.raises(CorruptStore, match="'msgpack\\+aes'"):
@@ -268,7 +268,7 @@ def test_another_serializers_value_is_named() -> None:
         record(Record.DATACLASS, "support.engine.samples", "Plain", 5, {}, []),
     ],
 )  # fmt: skip
-def test_damage_is_named(data: bytes) -> None:
+def test_damaged_bytes_raise_corrupt_store(data: bytes) -> None:
     KEEL.pack(Plain(1))  # a class that this process has stored comes back
     with pytest.raises(CorruptStore):
         KEEL.unpack(data)
@@ -276,7 +276,7 @@ def test_damage_is_named(data: bytes) -> None:
         KEEL.unpack_items(array_header(1) + b"\x92\x00" + data)
 
 
-def test_a_nest_of_records_as_deep_as_bytes_allow_is_no_crash() -> None:
+def test_deeply_nested_records_do_not_crash() -> None:
     for head in (b"\x92\xc7\x00\x20", b"\x92\xc7\x00\x23", b"\x93\xc7\x00\x23\xc0"):
         try:
             KEEL.unpack(head * 1000 + b"\x01")
@@ -303,7 +303,7 @@ MANY_DIGITS = ormsgpack.Ext(Leaf.BIG_INT, (10**5000).to_bytes(2100, "little", si
     ],
     ids=["a range", "an array", "a long range", "a long tag", "a long name", "a factory", "1/0", "a cause", "causes"],
 )
-def test_an_item_that_is_another_object_is_damage(item: Any) -> None:
+def test_an_item_of_the_wrong_type_raises_corrupt_store(item: Any) -> None:
     with pytest.raises(CorruptStore):
         KEEL.unpack_items(ormsgpack.packb([[0, 1], item]), loads=lambda data: data)
 
@@ -321,12 +321,12 @@ def test_many_elements_are_estimated_not_counted() -> None:
                                   b"\x91\x93\x00\x01\x02",
                                   b"\x80", b"\x01", b"\x91\x81\xa1a\x01",
                                   b"\x91\x92\x01\x00", b"\x91\xc0"])  # fmt: skip
-def test_damaged_items_are_named(body: bytes) -> None:
+def test_damaged_items_raise_corrupt_store(body: bytes) -> None:
     with pytest.raises(CorruptStore):
         KEEL.unpack_items(body)
 
 
-def test_foreign_items_go_to_their_serializer() -> None:
+def test_foreign_items_are_read_by_their_serializer() -> None:
     theirs = JsonPlusSerializer()
     kind, data = theirs.dumps_typed(("a", 1))
     body = array_header(2) + KEEL.pack_item((1, 2)) + KEEL.pack([2, kind, data])
@@ -341,7 +341,7 @@ def test_array_headers(n: int) -> None:
     assert array_header(n) == ormsgpack.packb([1] * n)[: len(array_header(n))]
 
 
-def test_a_search_for_graphs_harms_no_tuple_that_is_being_built() -> None:
+def test_searching_for_graphs_does_not_corrupt_a_growing_tuple() -> None:
     graphs: list[list[Any]] = []
     rounds = sized(1, 2, 50)
     graph = StateGraph(MessagesState).add_node("node", lambda state: state).set_entry_point("node").compile()
@@ -374,7 +374,7 @@ MISFITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("checkpoint", "metadata"), MISFITS)
-def test_what_langgraph_looks_up_is_of_its_type(checkpoint: Any, metadata: Any) -> None:
+def test_header_fields_of_the_wrong_type_are_refused(checkpoint: Any, metadata: Any) -> None:
     """Delta channels' counters select entries for readers, parents those for prunes."""
     with MemorySaver() as saver:
         with pytest.raises(InvalidInput, match=f"{[*checkpoint, *metadata][0]!r} must be an? .*nothing was stored"):

@@ -9,7 +9,7 @@ from support.engine.samples import VALUES, assert_same, calls, there_and_back
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
-def test_what_comes_back_is_what_was_put(value: Any) -> None:
+def test_sample_values_are_restored_unchanged(value: Any) -> None:
     calls.clear()
     back = there_and_back(value)
     assert_same(back, value)

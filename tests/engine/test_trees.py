@@ -157,7 +157,7 @@ def change(value: Any, draw: Callable[[Any], Any]) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @given(data=st.data())
 @settings(max_examples=examples(50))
-def test_every_version_comes_back(data: st.DataObject, form: str) -> None:
+def test_every_version_is_read_back(data: st.DataObject, form: str) -> None:
     """With in-place changes: a log must not refer to the value itself."""
     value = data.draw(FORMS[form](VALUES))
     value = {"value": value, "list": [value, {"deep": value}], **copy.deepcopy(PADDING)}
@@ -168,7 +168,7 @@ def test_every_version_comes_back(data: st.DataObject, form: str) -> None:
         assert exact(log.read()) == exact(value)
 
 
-def test_an_unchanged_value_costs_nothing() -> None:
+def test_an_unchanged_value_stores_nothing() -> None:
     value = {"x": [math.nan, -0.0, 1, True, 1.0], **PADDING}
     log = Log(value)
     assert log.put(copy.deepcopy(value)) == 0
@@ -226,7 +226,7 @@ def document() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_costs_what_it_says(name: str) -> None:
+def test_an_edit_stores_less_than_500_bytes(name: str) -> None:
     value = document()
     log = Log(value)
     EDITS[name](value)
@@ -234,7 +234,7 @@ def test_an_edit_costs_what_it_says(name: str) -> None:
     assert exact(log.read()) == exact(value)
 
 
-def test_a_chain_of_edits_is_bounded() -> None:
+def test_the_length_of_a_chain_of_edits_is_limited() -> None:
     value = document()
     log, longest = Log(value), 0
     for number in range(400):
@@ -268,12 +268,12 @@ def test_a_chain_of_edits_is_bounded() -> None:
         7,
     ],
 )
-def test_edits_that_do_not_fit_are_named(edits: Any) -> None:
+def test_edits_that_do_not_match_raise_corrupt_store(edits: Any) -> None:
     with pytest.raises(CorruptStore, match="does not match its value"):
         replay([{"x": 1, "list": [1, 2], "text": "abc"}, edits])
 
 
-def test_edits_of_texts_count_in_their_order_beside_others() -> None:
+def test_text_edits_are_applied_in_order_with_other_edits() -> None:
     """Edits of one text are combined, but not across an edit that moves it."""
     edits = [
         [[["texts", 0], 0, 1, "QQ"], [["bytes"], 3, 3, b"d"]],
@@ -305,7 +305,7 @@ WRAPS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", WRAPS)
-def test_a_value_that_is_too_deep_is_named(name: str) -> None:
+def test_a_value_that_is_too_deep_is_refused(name: str) -> None:
     log = Log({"x": 1, **PADDING})
     for value in (nested(5000, WRAPS[name]), containing_itself()):
         for put in (log.put, Log):
@@ -314,7 +314,7 @@ def test_a_value_that_is_too_deep_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WRAPS)
-def test_a_deep_value_below_many_calls_is_stored(name: str) -> None:
+def test_a_deep_value_is_stored_from_a_deep_call_stack(name: str) -> None:
     def below(calls: int, act: Callable[[], Any]) -> Any:
         return act() if calls == 0 else below(calls - 1, act)
 
@@ -342,7 +342,7 @@ class Meddled(Codec):
 
 @pytest.mark.parametrize("times", [1, 2, 100])
 @pytest.mark.parametrize("is_first", [True, False], ids=["a snapshot", "an edit"])
-def test_a_value_that_changes_while_it_is_put_is_not_taken_for_what_it_was(is_first: bool, times: int) -> None:
+def test_a_value_changed_during_a_put_is_not_mistaken_for_unchanged(is_first: bool, times: int) -> None:
     value = document()
     log = Log({"x": 1} if is_first else copy.deepcopy(value))
     records = value["records"]

@@ -130,7 +130,7 @@ def test_an_error_with_a_cause_is_shown() -> None:
 
 
 @pytest.mark.parametrize(("value", "name", "stored"), KINDS, ids=lambda each: type(each).__name__)
-def test_all_around_it_is_read(value: Any, name: str, stored: Any) -> None:
+def test_values_around_a_placeholder_are_read(value: Any, name: str, stored: Any) -> None:
     around = [1, {"a": value, "b": (HumanMessage("hi"), value)}, datetime.now(UTC)]
     packed = WRITER.pack(around)
     with pytest.raises(RefusedType):
@@ -154,7 +154,7 @@ def test_a_message_of_another_class_shows_its_fields() -> None:
     assert unread.stored["id"] == "h"
 
 
-def test_what_is_stored_tells_it_from_others() -> None:
+def test_placeholders_compare_by_stored_content() -> None:
     first, same, other = (SHOWING.unpack(WRITER.pack(Order([name]))) for name in ("tea", "tea", "milk"))
     assert first == same != other
     assert first != SHOWING.unpack(WRITER.pack({"items": ["tea"], "total": 0}))
@@ -169,7 +169,7 @@ def test_a_secret_is_not_shown() -> None:
     assert "s3cret" not in repr(back)
 
 
-def test_where_only_some_values_may_stand_all_of_it_is_a_placeholder() -> None:
+def test_a_value_becomes_a_placeholder_if_its_parts_cannot() -> None:
     moment = WRITER.pack([datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Paris")), 1])
     back = SHOWING.unpack(moment.replace(b"Europe/Paris", b"Europe/Nowhe"))
     assert back[1] == 1
@@ -182,7 +182,7 @@ def test_where_only_some_values_may_stand_all_of_it_is_a_placeholder() -> None:
     assert f"{__name__}.Failed" in group[0].reason
 
 
-def test_a_class_that_has_changed_shows_what_is_stored() -> None:
+def test_a_placeholder_of_a_changed_class_shows_stored_fields() -> None:
     packed = WRITER.pack(Order(["tea"])).replace(b"\xa5total", b"\xa5older")
     unread = KeelSerializer(types=[Order]).with_placeholders().unpack(packed)
     assert "'total' is missing" in unread.reason
@@ -190,7 +190,7 @@ def test_a_class_that_has_changed_shows_what_is_stored() -> None:
 
 
 @pytest.mark.parametrize("parts", [[5, {}, []], [], [[], {}, []]])
-def test_damage_stays_damage(parts: list[Any]) -> None:
+def test_placeholders_do_not_hide_damage(parts: list[Any]) -> None:
     named = [ormsgpack.Ext(Record.DATACLASS, b""), __name__, "Order", *parts]
     with pytest.raises(CorruptStore):
         SHOWING.unpack(ormsgpack.packb(named))
@@ -215,7 +215,7 @@ def unread_order() -> Any:
     ],
     ids=["keel", "showing", "listed", "jsonplus", "pickle", "encrypted"],
 )
-def test_it_is_refused_on_writing(serde: Any) -> None:
+def test_writing_a_placeholder_is_refused(serde: Any) -> None:
     saver = MemorySaver(serde=serde)
     values = {"deep": [1, {"order": unread_order()}], "plain": 1}
     with pytest.raises(UnstorableValue, match=r"deep|Unread"):
@@ -227,7 +227,7 @@ def test_it_is_refused_on_writing(serde: Any) -> None:
     assert (found.checkpoint["channel_values"], found.pending_writes) == ({"plain": 1}, [])
 
 
-def test_the_error_says_where_and_what_to_do() -> None:
+def test_packing_pickling_or_copying_a_placeholder_is_refused() -> None:
     with pytest.raises(
         UnstorableValue, match=r"\['order'\]\[1\]: langgraph_keel.Unread: a placeholder .* by the saver"
     ):
@@ -274,7 +274,7 @@ def test_edits_of_a_large_value_are_applied_to_its_stored_fields() -> None:
         }
 
 
-def test_a_saver_that_reads_so_remembers_nothing_of_it() -> None:
+def test_reads_of_a_raw_saver_are_not_remembered() -> None:
     saver = saver_with({"order": Order(["tea"]), "plain": [1]})
     raw = saver.raw
     assert values_of(raw)["order"].stored == {"items": ["tea"], "total": 0}
@@ -285,7 +285,7 @@ def test_a_saver_that_reads_so_remembers_nothing_of_it() -> None:
     assert values_of(saver) == {"order": Order(["tea"]), "plain": [1]}
 
 
-def test_nothing_is_put_through_it() -> None:
+def test_a_raw_saver_refuses_writes() -> None:
     saver = saver_with({"plain": 1})
     with pytest.raises(InvalidInput, match="read-only"):
         saver.raw.put(config_for("t"), checkpoint_of("00000002", {"plain": 2}), METADATA, {})
@@ -294,7 +294,7 @@ def test_nothing_is_put_through_it() -> None:
     assert values_of(saver) == {"plain": 1}
 
 
-def test_layers_of_serializers_are_looked_through() -> None:
+def test_placeholders_work_inside_an_encrypted_serializer() -> None:
     serde = EncryptedSerializer.from_pycryptodome_aes(KeelSerializer(), key=b"k" * 16)
     saver = MemorySaver(serde=serde)
     saver.put(

@@ -164,7 +164,7 @@ READY = {
 
 
 @pytest.mark.parametrize("way", READY)
-def test_a_way_enters_the_files_that_the_page_draws(way: str, saver: SqliteSaver) -> None:
+def test_a_way_enters_the_files_drawn_on_the_page(way: str, saver: SqliteSaver) -> None:
     shown, known = drawn_ways()[way]
     assert files_entered(READY[way](saver)) == {*shown, *known}
 

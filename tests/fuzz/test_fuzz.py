@@ -20,7 +20,7 @@ SERDE_TRIALS = sized(500, 500, 300_000)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", fuzzers.KINDS)
-def test_whatever_is_stored_is_read_or_refused_by_name(kind: str) -> None:
+def test_fuzzed_data_is_read_or_refused_with_a_named_error(kind: str) -> None:
     trials = SERDE_TRIALS if kind == "serde" else TRIALS
     bound = ["--trials", str(trials), "--seconds", "500"]
     if seconds := os.environ.get("KEEL_FUZZ_SECONDS"):

@@ -60,7 +60,7 @@ def chat(saver: KeelSaver, thread_id: str, state: Any) -> None:
 
 
 @pytest.mark.parametrize("state", [Seldom, Often])
-def test_it_is_shown_as_any_list(saver: KeelSaver, state: Any) -> None:
+def test_a_delta_channel_is_shown_like_a_list(saver: KeelSaver, state: Any) -> None:
     shown, handed = [], []
     for thread_id, kind in (("plain", MessagesState), ("delta", state)):
         chat(saver, thread_id, kind)
@@ -90,7 +90,7 @@ def text_of(saver: KeelSaver, thread_id: str) -> tuple[list[Any], list[str]]:
     return states, [saver.timeline(thread_id).diff(*pair).to_text().partition("\n")[2] for pair in pairs]
 
 
-def test_its_messages_are_read_and_compared(saver: KeelSaver) -> None:
+def test_messages_of_a_delta_channel_are_read_and_compared(saver: KeelSaver) -> None:
     for thread_id, kind in (("plain", MessagesState), ("seldom", Seldom), ("often", Often)):
         chat(saver, thread_id, kind)
     (states, changes), (seldom, between), (often, _) = (text_of(saver, each) for each in ("plain", "seldom", "often"))
@@ -102,7 +102,7 @@ def test_its_messages_are_read_and_compared(saver: KeelSaver) -> None:
     assert all("messages" in each for each in between)
 
 
-def test_a_terminal_shows_them(tmp_path: Path) -> None:
+def test_keel_show_prints_messages_of_a_delta_channel(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "agent.db") as saver:
         chat(saver, "t", Often)
     url = f"sqlite:///{tmp_path / 'agent.db'}"
@@ -112,7 +112,7 @@ def test_a_terminal_shows_them(tmp_path: Path) -> None:
     assert "first" in str(first)
 
 
-def test_what_is_no_message_stays_as_it_was_written(saver: KeelSaver) -> None:
+def test_elements_that_are_not_messages_stay_unchanged(saver: KeelSaver) -> None:
     class Log(TypedDict):
         log: Annotated[
             list[Any], DeltaChannel(lambda state, writes: [*(state or []), *(each for w in writes for each in w)])

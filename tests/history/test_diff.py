@@ -56,7 +56,7 @@ MOVES = st.lists(st.tuples(st.sampled_from(["add", "edit", "remove", "move"]), s
 
 @given(MOVES, MOVES, st.booleans())
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_it_tells_what_a_comparison_of_the_values_tells(
+def test_a_diff_equals_a_comparison_of_the_values(
     first: Sequence[tuple[str, int]], second: Sequence[tuple[str, int]], is_named: bool
 ) -> None:
     begun: list[BaseMessage] = [HumanMessage(str(n), id=str(n) if is_named else None) for n in range(40)]
@@ -74,7 +74,7 @@ def test_it_tells_what_a_comparison_of_the_values_tells(
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_of_equal_messages_without_ids_any_may_be_the_one_that_changed(place: int) -> None:
+def test_a_diff_may_match_any_of_several_equal_messages_without_ids(place: int) -> None:
     """The store numbers messages, and may match any of several equal ones."""
     begun: list[BaseMessage] = [HumanMessage(text) for text in ("so", "so", "so", "end")]
     after: list[BaseMessage] = [*begun[:place], HumanMessage("edited"), *begun[place + 1 :]]
@@ -84,7 +84,7 @@ def test_of_equal_messages_without_ids_any_may_be_the_one_that_changed(place: in
     assert patch.apply(as_json({"messages": begun})) == as_json({"messages": after})
 
 
-def test_what_has_not_changed_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_items_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[BaseMessage] = [HumanMessage(f"message {n} " * 20, id=str(n)) for n in range(1000)]
     after = [
         *begun[:500],
@@ -115,7 +115,7 @@ def test_what_has_not_changed_is_not_decoded(monkeypatch: pytest.MonkeyPatch) ->
     assert sum(decoded) < 120
 
 
-def test_what_has_not_changed_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_channels_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A channel with the same version in both checkpoints is not requested."""
     asked: list[list[list[str]]] = []
     read = MemoryStore.read_values
@@ -144,7 +144,7 @@ def counted(plan: Plan[StateDiff], seen: list[Any]) -> Plan[StateDiff]:
 
 
 @pytest.mark.parametrize(("changed", "trips"), [({"n": 2}, 2), ({"big": "y" * 99}, 3)], ids=["small", "large"])
-def test_trips(changed: dict[str, Any], trips: int) -> None:
+def test_a_diff_takes_two_or_three_trips(changed: dict[str, Any], trips: int) -> None:
     begun = {"n": 1, "big": "x" * 99}
     with MemorySaver() as saver:
         places = map(address_of, stored(saver, [begun, begun | changed]))
@@ -173,14 +173,14 @@ def interrupted(saver: KeelSaver, places: Sequence[Any], meanwhile: Callable[[],
     return saver.engine.run(late())
 
 
-def test_a_thread_that_is_deleted_meanwhile() -> None:
+def test_a_diff_of_a_concurrently_deleted_thread_raises_not_found() -> None:
     with MemorySaver() as saver:
         places = stored(saver, [{"n": "x" * 99}, {"n": "y" * 99}])
         with pytest.raises(NotFound, match="there is no such checkpoint"):
             interrupted(saver, places, lambda: saver.delete_thread("t"))
 
 
-def test_a_checkpoint_that_is_put_again_meanwhile() -> None:
+def test_a_diff_sees_a_checkpoint_that_is_replaced_concurrently() -> None:
     versions = [{"n": "x" * 99}, {"n": "y" * 99}]
     with MemorySaver() as saver:
         places = stored(saver, versions)
@@ -189,7 +189,9 @@ def test_a_checkpoint_that_is_put_again_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("name", SAVERS)
-def test_on_every_backend_and_both_faces(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_diffs_are_equal_on_every_backend_and_both_faces(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     needing(name, request)
     begun: list[BaseMessage] = [HumanMessage(f"message {n}", id=str(n)) for n in range(300)]
     edited = begun[200].model_copy(update={"content": "edited"})
@@ -208,7 +210,7 @@ def test_on_every_backend_and_both_faces(name: str, tmp_path: Path, request: pyt
         assert not saver.diff(b, b)
 
 
-def test_between_threads_the_values_are_compared() -> None:
+def test_a_diff_between_threads_compares_values() -> None:
     """There, the same numbers belong to other messages."""
     with MemorySaver() as saver:
         (a,) = stored(saver, [{"messages": [HumanMessage("a", id="1")]}])
@@ -218,7 +220,7 @@ def test_between_threads_the_values_are_compared() -> None:
         assert saver.diff(a, config_for("v")).edits == []
 
 
-def test_between_branches() -> None:
+def test_a_diff_between_branches() -> None:
     with MemorySaver(on_conflict="fork") as saver:
         trunk = stored(saver, [{"said": ["a"]}, {"said": ["a", "b"]}])
         checkpoint = checkpoint_of("0001b", {"said": ["a", "c"]})
@@ -233,7 +235,7 @@ class DeltaState(TypedDict):
     turn: int
 
 
-def test_delta_channels_are_named_when_they_were_written() -> None:
+def test_a_diff_names_delta_channels_that_were_written() -> None:
     """Not every checkpoint has their values, so a missing value is not an edit."""
     graph = StateGraph(DeltaState)
     graph.add_node("say", lambda state: {"log": ["x"], "turn": 1})
@@ -250,7 +252,7 @@ def test_delta_channels_are_named_when_they_were_written() -> None:
         assert saver.diff(last, last).deltas == []
 
 
-def test_a_delta_channel_of_which_one_side_has_a_snapshot() -> None:
+def test_a_diff_of_a_delta_channel_with_one_snapshot_has_no_edits() -> None:
     with MemorySaver() as saver:
         whole, delta = checkpoint_of("0", {"log": _DeltaSnapshot(["a"])}), checkpoint_of("1", {})
         whole["channel_versions"], delta["channel_versions"] = {"log": 1}, {"log": 2}
@@ -262,7 +264,7 @@ def test_a_delta_channel_of_which_one_side_has_a_snapshot() -> None:
             assert (found.edits, found.deltas, bool(found)) == ([], ["log"], True)
 
 
-def test_a_checkpoint_that_is_not_there() -> None:
+def test_a_diff_with_a_missing_checkpoint_raises_not_found() -> None:
     with MemorySaver() as saver:
         (a,) = stored(saver, [{"n": 1}])
         with pytest.raises(NotFound, match="there is no such checkpoint"):

@@ -32,7 +32,7 @@ def url(place: Place) -> str:
 
 
 @pytest.mark.parametrize("place", ["sqlite", "files", "postgres"], indirect=True)
-def test_two_moments_of_a_thread(url: str) -> None:
+def test_diff_shows_changes_between_two_moments(url: str) -> None:
     shown = keel("diff", "t", "0000", "0001", "--url", url).stdout
     assert shown.startswith("thread t: 0000 → 0001\n")
     assert "  + steps[1]: pay \\x1b[31m[red]\\u202e1" in shown
@@ -42,7 +42,7 @@ def test_two_moments_of_a_thread(url: str) -> None:
 
 
 @on_sqlite
-def test_moments_are_named_as_everywhere(url: str) -> None:
+def test_diff_accepts_all_names_of_a_moment(url: str) -> None:
     expected = keel("diff", "t", "0000", "0002", "--url", url).stdout
     for words in (["0", "2"], ["0000", "2"], ["0"]):
         assert keel("diff", "t", *words, "--url", url).stdout == expected
@@ -50,7 +50,7 @@ def test_moments_are_named_as_everywhere(url: str) -> None:
 
 
 @on_sqlite
-def test_all_of_it(url: str) -> None:
+def test_diff_with_full_shows_everything(url: str) -> None:
     short = keel("diff", "t", "1", "2", "--url", url).stdout
     full = keel("diff", "t", "1", "2", "--full", "--url", url).stdout
     assert "more characters" in short
@@ -59,7 +59,7 @@ def test_all_of_it(url: str) -> None:
 
 
 @on_sqlite
-def test_between_threads(url: str) -> None:
+def test_diff_with_other_compares_two_threads(url: str) -> None:
     shown = keel("diff", "t", "0", "start", "--other", EVIL, "--url", url, COLUMNS="200").stdout
     assert shown.startswith("thread t, 0000 → thread pay \\x1b[31m[red]\\u202e1, 0000\n")
     assert "plan: removed {'steps': ['look']}" in shown
@@ -67,7 +67,7 @@ def test_between_threads(url: str) -> None:
 
 
 @on_sqlite
-def test_as_data(url: str) -> None:
+def test_diff_prints_json_and_patches(url: str) -> None:
     found = keel_json("diff", "t", "0", "1", "--url", url)
     assert found["channels"] == ["plan", "note", "branch:to:a"]
     assert found["edits"][0] == {"kind": "added", "path": ["plan", "steps", 1], "after": EVIL}
@@ -80,5 +80,5 @@ def test_as_data(url: str) -> None:
 @pytest.mark.parametrize(
     "words", [["x", "0", "1"], ["t", "0", "nowhere"], ["t", "0", "7"]], ids=["thread", "moment", "position"]
 )
-def test_what_is_not_there(url: str, words: list[str]) -> None:
+def test_missing_threads_and_moments_are_errors(url: str, words: list[str]) -> None:
     assert keel_json("diff", *words, "--url", url, status=1)["error"]["code"] == "not_found"

@@ -61,7 +61,7 @@ def chat() -> tuple[list[BaseMessage], list[BaseMessage]]:
     return [asked, answer, wait], [edited, newer, done, more]
 
 
-def test_messages_are_told_of_from_the_first_to_the_last() -> None:
+def test_changed_messages_are_shown_in_order() -> None:
     before, after = chat()
     assert lines({"messages": before}, {"messages": after}) == [
         "messages: 2 edited, 1 removed, 2 added",
@@ -78,14 +78,14 @@ def test_messages_are_told_of_from_the_first_to_the_last() -> None:
     ]
 
 
-def test_a_list_of_messages_that_came_as_a_whole() -> None:
+def test_a_new_list_of_messages_is_shown_as_added() -> None:
     assert lines({}, {"messages": chat()[0][:1]}) == [
         "messages: 1 added",
         "  + [0] human: Drop the old column, please.",
     ]
 
 
-def test_moved_messages() -> None:
+def test_moved_messages_are_shown_as_moved() -> None:
     said = [HumanMessage(text, id=text) for text in "abc"]
     assert lines({"m": said}, {"m": [said[2], *said[:2]]}) == ["m: 1 moved", "  > [0]: moved here from [2]"]
 
@@ -117,16 +117,16 @@ def test_moved_messages() -> None:
     ],
     ids=["number", "type", "none", "empty", "word", "words", "set", "bytes", "data", "paths", "rude"],
 )
-def test_values(before: Any, after: Any, expected: Sequence[str]) -> None:
+def test_changed_values_are_shown_on_one_line(before: Any, after: Any, expected: Sequence[str]) -> None:
     shown = lines({"x": before}, {"x": after})
     assert shown == expected or (len(shown) == 1 and re.fullmatch(expected[0], shown[0]))
 
 
-def test_channels_that_came_and_went() -> None:
+def test_added_and_removed_channels_are_shown() -> None:
     assert lines({"a": 1}, {"b": "x\ny"}) == ["a: removed 1", "b: added x", "  y"]
 
 
-def test_what_is_long_is_shortened_unless_all_is_asked_for() -> None:
+def test_long_values_are_shortened_without_full() -> None:
     long = "word " * 2000
     found = between({"a": f"{long}y {long}", "c": list(range(99))}, {"a": f"{long}x {long}", "b": long, "c": []})
     text, full = found.to_text(), found.to_text(full=True)
@@ -138,7 +138,7 @@ def test_what_is_long_is_shortened_unless_all_is_asked_for() -> None:
     assert "more" not in full
 
 
-def test_channels_of_langgraph_itself() -> None:
+def test_internal_channels_of_langgraph_are_hidden_without_full() -> None:
     found = between({"branch:to:a": None, "x": 1}, {"branch:to:b": None, "x": 2})
     assert "branch" not in found.to_text()
     assert "branch:to:b" in found.to_text(full=True)
@@ -148,14 +148,14 @@ def test_channels_of_langgraph_itself() -> None:
     assert "nothing changed but what LangGraph keeps for itself (branch:to:a)" in str(only)
 
 
-def test_nothing_changed() -> None:
+def test_an_empty_diff_is_shown() -> None:
     found = between({"x": 1}, {"x": 1})
     assert (bool(found), len(found), list(found), found.to_patch()) == (False, 0, [], [])
     assert str(found) == repr(found) == "thread t: 0000 → 0001\nnothing changed"
     assert "nothing changed" in found.to_html()
 
 
-def test_which_two_checkpoints_they_are() -> None:
+def test_a_diff_names_its_two_checkpoints() -> None:
     with MemorySaver() as saver:
         a, b = stored(saver, [{"x": 1}, {"x": 2}])
         (c,) = stored(saver, [{"x": 3}], "other <b>")
@@ -164,7 +164,7 @@ def test_which_two_checkpoints_they_are() -> None:
         assert "thread other &lt;b&gt;, 0000" in saver.diff(a, c).to_html()
 
 
-def test_as_plain_data() -> None:
+def test_a_diff_as_plain_data() -> None:
     place = {"thread_id": "t", "checkpoint_ns": ""}
     assert between({"x": 1, "y": {1}}, {"x": 2, "z": Place("Oslo")}).plain() == {
         "before": {**place, "checkpoint_id": "0000"},
@@ -208,7 +208,7 @@ def printed(found: StateDiff, **options: Any) -> str:
     return out.getvalue()
 
 
-def test_no_text_steers_a_terminal() -> None:
+def test_control_characters_are_escaped() -> None:
     found = evil()
     for shown in (found.to_text(), found.to_text(full=True), printed(found), printed(found, no_color=True)):
         assert not RAW.search(shown)
@@ -246,7 +246,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_no_text_becomes_html() -> None:
+def test_html_is_escaped() -> None:
     page = Page(evil().to_html())
     assert set(page.tags) <= {"div", "b", "span", "code", "del", "ins", "br", "details", "summary"}
     assert page.attributes == {"style"}
@@ -255,7 +255,7 @@ def test_no_text_becomes_html() -> None:
     assert not RAW.search(page.text)
 
 
-def test_html_reads_in_both_themes_and_without_styles() -> None:
+def test_html_is_readable_in_both_themes_and_without_styles() -> None:
     found = between({"messages": chat()[0], "x": "long " * 500}, {"messages": chat()[1], "x": "long " * 500 + "more"})
     html = found.to_html()
     assert not re.search(r"url\(|@import|<style|<script|class=|src=|href=", html)
@@ -275,7 +275,7 @@ def test_a_notebook_gets_both_forms() -> None:
     assert found._repr_mimebundle_() == {"text/plain": str(found), "text/html": found._repr_html_()}
 
 
-def test_a_terminal_without_colours_gets_brackets() -> None:
+def test_a_terminal_without_colours_shows_brackets() -> None:
     found = between({"x": "it is not safe now"}, {"x": "it is safe now"})
     assert "it is [-not-] safe now" in printed(found)
     coloured = printed(found, force_terminal=True, color_system="standard")
@@ -283,7 +283,7 @@ def test_a_terminal_without_colours_gets_brackets() -> None:
     assert "\x1b[9;31mnot \x1b[0m" in coloured
 
 
-def test_removed_elements_are_shown_before_the_added_ones_that_replace_them() -> None:
+def test_removed_elements_are_shown_before_their_replacements() -> None:
     kept = [HumanMessage("Go on.", id="0")]
     before = [*kept, *(ToolMessage(text, tool_call_id=text, id=f"b-{text}") for text in ("drop", "copy"))]
     after = [*kept, *(ToolMessage(text, tool_call_id=text, id=f"a-{text}") for text in ("copy all", "drop all"))]

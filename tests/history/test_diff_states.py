@@ -89,7 +89,7 @@ def canonical(value: Any) -> str:
 
 @given(STATES, STATES)
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_the_patch_makes_one_state_of_the_other(before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_the_patch_turns_one_state_into_the_other(before: dict[str, Any], after: dict[str, Any]) -> None:
     with MemorySaver() as saver:
         a, b = stored(saver, [before, after])
         for first, last, here, there in ((a, b, before, after), (b, a, after, before)):
@@ -104,7 +104,7 @@ def test_the_patch_makes_one_state_of_the_other(before: dict[str, Any], after: d
 @pytest.mark.slow
 @given(STATES, STATES)
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_the_store_tells_what_the_values_tell(before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_edits_of_the_store_equal_edits_of_the_values(before: dict[str, Any], after: dict[str, Any]) -> None:
     assume(not has_twins(before) and not has_twins(after))
     with MemorySaver() as saver:
         a, b = stored(saver, [before, after])
@@ -135,20 +135,19 @@ def changed(before: Any, after: Any) -> list[Edit]:
         return list(saver.diff(*stored(saver, [{"x": before}, {"x": after}])))
 
 
-def test_an_array_is_one_value() -> None:
+def test_an_array_is_compared_as_one_value() -> None:
     before, after = np.arange(6.0), np.arange(6.0) * 2
     (edit,) = changed({"a": before, "b": before}, {"a": before, "b": after})
     assert (edit.kind, edit.path) == ("changed", ("x", "b"))
     assert np.array_equal(edit.after, after)
 
 
-def test_an_array_in_a_message() -> None:
+def test_a_message_with_an_array_can_be_compared() -> None:
     old = ToolMessage("a", tool_call_id="1", id="1", artifact=np.zeros(3))
     assert [edit.path for edit in changed([old], [old.model_copy(update={"content": "b"})])] == [("x", 0, "content")]
 
 
-def test_messages_in_messages() -> None:
-    """An edit names the message that contains it."""
+def test_an_edit_names_the_message_that_contains_it() -> None:
     inner = HumanMessage("a", id="in")
     outer = ToolMessage("-", tool_call_id="1", id="out", artifact={"history": [inner]})
     newer = outer.model_copy(update={"artifact": {"history": [inner.model_copy(update={"content": "b"})]}})
@@ -161,7 +160,7 @@ def test_messages_in_messages() -> None:
 @pytest.mark.parametrize(
     "wrap", [lambda inner: [inner], lambda inner: {"k": inner}, Place], ids=["list", "dict", "data"]
 )
-def test_values_that_are_too_deep_to_be_laid_out(wrap: Any) -> None:
+def test_too_deep_values_are_compared_as_json(wrap: Any) -> None:
     """Parts below the deepest level are compared as one value, in its JSON form."""
     sides: list[Any] = [1, 2]
     for _ in range(DEEPEST + 20):
@@ -172,7 +171,7 @@ def test_values_that_are_too_deep_to_be_laid_out(wrap: Any) -> None:
     assert jsonpatch.apply_patch(as_json(before), patch) == as_json(after)
 
 
-def test_an_object_without_one_of_its_fields() -> None:
+def test_an_object_with_a_missing_field_can_be_compared() -> None:
     less = Place("Oslo", 1)
     del less.city
     sides: list[Mapping[str, Any]] = [{"x": Place("Oslo", 1)}, {"x": less}]

@@ -26,7 +26,7 @@ def at(value: Any, path: tuple[Any, ...]) -> Any:
 
 
 @given(PLAIN, PLAIN)
-def test_there_is_an_edit_exactly_where_something_changed(before: Any, after: Any) -> None:
+def test_there_are_edits_exactly_when_values_differ(before: Any, after: Any) -> None:
     found = list(edits(before, after, encode))
     assert bool(found) == (encode(before) != encode(after))
     for edit in found:
@@ -50,15 +50,15 @@ def replayed(before: Any, found: list[Edit]) -> Any:
 
 
 @given(st.lists(st.integers(0, 4), max_size=8), st.lists(st.integers(0, 4), max_size=8))
-def test_edits_of_a_list_carried_out_give_the_newer_one(before: list[int], after: list[int]) -> None:
+def test_applying_the_edits_of_a_list_gives_the_newer_list(before: list[int], after: list[int]) -> None:
     assert replayed(before, list(edits(before, after, encode))) == after
 
 
-def test_one_element_in_front_is_one_edit() -> None:
+def test_inserting_an_element_at_the_front_is_one_edit() -> None:
     assert told([1, 2, 3], [0, 1, 2, 3]) == [("added", (0,), NOTHING, 0)]
 
 
-def test_what_stays_between_two_changes_is_no_edit() -> None:
+def test_unchanged_elements_between_two_changes_have_no_edits() -> None:
     assert told([1, 5, 2, 3], [0, 5, 2, 2, 4]) == [
         ("changed", (0,), 1, 0),
         ("changed", (3,), 3, 2),
@@ -79,7 +79,7 @@ def test_what_stays_between_two_changes_is_no_edit() -> None:
     ],
     ids=repr,
 )
-def test_values_of_every_kind(before: Any, after: Any, expected: Any) -> None:
+def test_edits_of_every_kind_of_value(before: Any, after: Any, expected: Any) -> None:
     assert told(before, after) == [expected]
 
 
@@ -91,7 +91,7 @@ def messages(*said: str) -> list[BaseMessage]:
     return [HumanMessage(text, id=name) for name, _, text in (each.partition(" ") for each in said)]
 
 
-def test_messages_are_known_by_their_ids() -> None:
+def test_messages_are_matched_by_id() -> None:
     before, after = messages("1 a", "2 b", "3 c"), messages("2 b", "3 C", "4 d")
     assert told(before, after) == [
         ("removed", (0,), before[0], NOTHING),
@@ -100,16 +100,16 @@ def test_messages_are_known_by_their_ids() -> None:
     ]
 
 
-def test_a_message_that_has_moved_is_told_of_once() -> None:
+def test_a_moved_message_is_one_edit() -> None:
     before, after = messages("1 a", "2 b", "3 c"), messages("3 c", "1 a", "2 b")
     assert told(before, after) == [("moved", (0,), 2, 0)]
 
 
-def test_another_message_under_the_same_id() -> None:
+def test_a_different_message_with_the_same_id_is_changed() -> None:
     human, machine = HumanMessage("a", id="1"), AIMessage("a", id="1")
     assert told([human], [machine]) == [("changed", (0,), human, machine)]
 
 
-def test_messages_without_ids_are_aligned_by_what_they_say() -> None:
+def test_messages_without_ids_are_matched_by_content() -> None:
     before, after = [HumanMessage("a"), HumanMessage("b")], [HumanMessage("b")]
     assert told(before, after) == [("removed", (0,), before[0], NOTHING)]

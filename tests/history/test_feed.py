@@ -83,7 +83,7 @@ INPUT: Any = {"messages": [("user", "hi")]}
 
 
 @FACES
-def test_the_life_of_a_thread(place: Place, face: str) -> None:
+def test_a_feed_yields_checkpoints_and_statuses_of_a_thread(place: Place, face: str) -> None:
     """Checkpoints and statuses, of all threads and of one, on each backend."""
     fails = {"act": True}
     cursors: dict[str | None, Any] = {None: None, "t": None}
@@ -124,7 +124,7 @@ def test_the_life_of_a_thread(place: Place, face: str) -> None:
         assert news() == [("t", -1), ("t", 0), ("t", "waiting")]
 
 
-def test_what_events_say(saver: KeelSaver) -> None:
+def test_events_carry_changes_errors_and_status(saver: KeelSaver) -> None:
     fails = {"act": True}
     graph = agent(saver, fails)
     graph.invoke(INPUT, {"configurable": {"thread_id": "t", "user_id": "ada"}})
@@ -153,7 +153,7 @@ def vars_of(event: Any) -> Any:
     return [getattr(event, name) for name in event.__dataclass_fields__ if name != "owner"]
 
 
-def test_begin_at_a_time(saver: KeelSaver) -> None:
+def test_a_feed_can_begin_at_a_time(saver: KeelSaver) -> None:
     """Threads that were idle yield no events, and later only new ones."""
     for hours in (5, 3):
         put_one(saver, config("old"), timedelta(hours=hours))
@@ -178,7 +178,7 @@ def again(saver: KeelSaver, thread: str) -> Any:
     return found.config, checkpoint, {"source": "loop", "step": 9, "parents": {}}, {}
 
 
-def test_a_checkpoint_that_is_put_again_comes_again(saver: KeelSaver) -> None:
+def test_a_checkpoint_that_is_stored_again_is_yielded_again(saver: KeelSaver) -> None:
     put_one(saver, config("t"))
     saver.put(*again(saver, "t"))
     _, cursor = look(saver)
@@ -189,7 +189,7 @@ def test_a_checkpoint_that_is_put_again_comes_again(saver: KeelSaver) -> None:
     assert [each.id for each in look(saver, cursor)[0]] == ["ffff"]
 
 
-def test_a_thread_is_followed_without_the_others(saver: KeelSaver) -> None:
+def test_a_feed_of_one_thread_excludes_others(saver: KeelSaver) -> None:
     for name in ("a", "b"):
         put_one(saver, config(name))
         put_one(saver, config(name, "inner"))
@@ -205,7 +205,7 @@ def test_a_thread_is_followed_without_the_others(saver: KeelSaver) -> None:
     assert look(saver, thread="none")[0] == []
 
 
-def test_tenants_see_their_own(saver: KeelSaver) -> None:
+def test_a_feed_is_limited_to_its_tenant(saver: KeelSaver) -> None:
     put_one(saver.for_tenant("acme"), config("theirs"))
     put_one(saver, config("ours"))
     assert {each.thread_id for each in look(saver)[0]} == {"ours"}
@@ -213,7 +213,7 @@ def test_tenants_see_their_own(saver: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize("after", ["", "[]", "[1,null,0,0]", '[1,null,0,0,{"t":[1]}]', '[1,null,"x",0,{}]', "{}", 7])
-def test_what_is_no_cursor_is_refused(saver: KeelSaver, after: Any) -> None:
+def test_invalid_cursors_are_refused(saver: KeelSaver, after: Any) -> None:
     with pytest.raises(InvalidInput, match="cursor"):
         saver.history.follow(after=after)
 
@@ -232,7 +232,7 @@ def test_arguments_are_checked(saver: KeelSaver) -> None:
         saver.history.follow(poll=0)
 
 
-def test_a_damaged_checkpoint_is_left_out_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_checkpoint_is_skipped_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with SqliteSaver(tmp_path / "agent.db") as saver:
         for name in ("a", "b"):
             for step in (1, 2):
@@ -311,7 +311,7 @@ def waiting(saver: KeelSaver, waits: Waits, after: Any = None, **more: Any) -> A
 
 
 @FACES
-async def test_polls_become_rarer_while_nothing_happens(saver: KeelSaver, face: str) -> None:
+async def test_the_polling_interval_grows_while_a_store_is_idle(saver: KeelSaver, face: str) -> None:
     waits = Waits(*[None] * 5, lambda: put_one(saver, config("t")), None, lambda: put_one(saver, config("end")))
     feed = waiting(saver, waits, poll=2.0)
     every: Any = iter(feed) if face == "sync" else aiter(feed)
@@ -329,7 +329,7 @@ async def test_polls_become_rarer_while_nothing_happens(saver: KeelSaver, face: 
 
 
 @FACES
-async def test_a_store_that_is_away_is_waited_for(
+async def test_a_feed_waits_for_an_unavailable_store(
     saver: KeelSaver, face: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Except at the first poll, and at the end of the timeout."""
@@ -372,7 +372,7 @@ def with_faults(saver: KeelSaver, check: Any) -> KeelSaver:
     return with_engine(saver, saver.engine.with_drivers(Sync(), Async()))
 
 
-async def test_a_feed_that_is_cancelled_ends() -> None:
+async def test_a_cancelled_feed_stops_listening() -> None:
     with MemorySaver() as saver:
         put_one(saver, config("t"))
         waits = Waits()
@@ -441,7 +441,7 @@ def test_a_notice_of_another_process_wakes_a_feed(place: Place, monkeypatch: pyt
 # -- clocks ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_writer_whose_clock_is_behind_is_seen_late(place: Place) -> None:
+def test_checkpoints_of_a_slow_clock_are_yielded_late(place: Place) -> None:
     with place.open() as saver:
         put_one(saver, config("now"))
         feed = saver.history.follow(poll=1.0)
@@ -454,7 +454,7 @@ def test_a_writer_whose_clock_is_behind_is_seen_late(place: Place) -> None:
     assert len(waits.seconds) <= 10
 
 
-def test_a_clock_that_is_ahead_hides_nothing(place: Place) -> None:
+def test_a_fast_clock_hides_no_checkpoints(place: Place) -> None:
     with place.open() as saver:
         put_one(saver, config("ahead"), -timedelta(days=2))
         _, cursor = look(saver)
@@ -469,7 +469,7 @@ def clock_off_by(delta: timedelta) -> datetime:
     return datetime.now(UTC) + delta
 
 
-def test_a_follower_whose_clock_is_wrong_misses_nothing(saver: KeelSaver) -> None:
+def test_a_follower_with_a_wrong_clock_misses_nothing(saver: KeelSaver) -> None:
     for hours in (-5, 5):
         session = saver.engine.session
         wrong = replace(session, clock=partial(clock_off_by, timedelta(hours=hours)))
@@ -481,7 +481,9 @@ def test_a_follower_whose_clock_is_wrong_misses_nothing(saver: KeelSaver) -> Non
         assert {each.thread_id for each in look(other, cursor)[0]} == {f"{hours}/new"}
 
 
-def test_more_threads_than_a_page(saver: KeelSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_feed_of_more_threads_than_a_page_resumes_at_any_cursor(
+    saver: KeelSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("langgraph_keel.history.feed._PAGE", 7)
     monkeypatch.setattr("langgraph_keel.history.feed._FEW", 2)
     put = [(f"t{number}", step) for number in range(20) for step in range(number)]
@@ -507,7 +509,7 @@ def test_more_threads_than_a_page(saver: KeelSaver, monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
-def test_followers_that_are_killed_see_everything(place: Place, tmp_path: Path) -> None:
+def test_killed_followers_resume_and_see_everything(place: Place, tmp_path: Path) -> None:
     """Eight writers, one 40 minutes behind; four followers that resume by cursor."""
     kills, random, ctx = sized(4, 20, 200), Random(7), multiprocessing.get_context("fork")
     with place.open() as saver:

@@ -87,7 +87,7 @@ def long(where: Path) -> Iterator[SqliteSaver]:
 
 
 @pytest.mark.slow
-def test_a_chat_of_500_turns(long: SqliteSaver) -> None:
+def test_a_handoff_of_500_turns_fits_its_budget(long: SqliteSaver) -> None:
     found = long.history.handoff("t")
     text = str(found)
     assert len(text) <= 1500 * 4
@@ -124,7 +124,7 @@ def test_the_budget_cuts_failures_last(long: SqliteSaver) -> None:
     assert len(large.sections["Failed approaches, do not retry"]) == 10
 
 
-def test_the_same_text_on_every_backend(saver: KeelSaver) -> None:
+def test_a_handoff_is_the_same_on_every_backend(saver: KeelSaver) -> None:
     with MemorySaver() as source, MemorySaver() as other:
         chat(source, range(450, 500))
         for target in (saver, other):
@@ -136,7 +136,7 @@ def test_the_same_text_on_every_backend(saver: KeelSaver) -> None:
     assert len(text) <= 1500 * 4
 
 
-def test_what_a_tool_said_cannot_forge_a_line(capsys: pytest.CaptureFixture[str], url: str) -> None:
+def test_tool_output_cannot_forge_a_line(capsys: pytest.CaptureFixture[str], url: str) -> None:
     def node(state: MessagesState) -> dict[str, Any]:
         call = {"name": EVIL, "args": {EVIL: EVIL}, "id": "1"}
         bad = ToolMessage(EVIL, tool_call_id="1", name=EVIL, status="error")
@@ -213,7 +213,7 @@ def talk_of(saver: KeelSaver, *turns: Any) -> Any:
     return StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile(checkpointer=saver)
 
 
-def test_failures_that_are_over_and_those_that_are_not() -> None:
+def test_only_current_failures_are_listed_as_not_working() -> None:
     with MemorySaver() as saver:
         graph = talk_of(saver, ValueError("no disk"), [AIMessage("done")], ValueError("no net"))
         with pytest.raises(ValueError, match="no disk"):
@@ -231,7 +231,7 @@ def test_failures_that_are_over_and_those_that_are_not() -> None:
         assert "no net" in saver.history.handoff("t").sections["Not working, and why"][0].text
 
 
-def test_a_call_that_failed_and_worked_later_is_no_approach_to_avoid() -> None:
+def test_a_failed_call_that_succeeded_later_is_not_listed_as_failed() -> None:
     def turn(number: int, status: Any) -> list[BaseMessage]:
         call = {"name": "look", "args": {"q": 1}, "id": f"{number}"}
         return [
@@ -249,7 +249,7 @@ def test_a_call_that_failed_and_worked_later_is_no_approach_to_avoid() -> None:
         assert "Failed approaches, do not retry" not in saver.history.handoff("t").sections
 
 
-def test_branches_that_were_left_and_earlier_checkpoints() -> None:
+def test_a_handoff_covers_abandoned_branches_and_earlier_checkpoints() -> None:
     with MemorySaver() as saver:
         graph = talk_of(saver, [AIMessage("first")], [AIMessage("the wrong way")], [AIMessage("the right way")])
         graph.invoke({"messages": [("user", "one")]}, CONFIG)
@@ -270,7 +270,7 @@ def test_branches_that_were_left_and_earlier_checkpoints() -> None:
         assert str(saver.history.handoff("t", at=saver.timeline("t").head)) == str(found)
 
 
-def test_a_call_in_doubt_is_told_as_status_tells_it() -> None:
+def test_a_handoff_reports_a_call_in_doubt() -> None:
     def pay(amount: int) -> str:
         """Pay."""
         raise Killed
@@ -314,7 +314,7 @@ def test_a_thread_of_5_000_steps_takes_few_trips() -> None:
         assert 'asked: "go"' in str(found)
 
 
-def test_a_thread_without_messages_and_bad_arguments() -> None:
+def test_handoff_of_a_thread_without_messages_and_invalid_arguments() -> None:
     with MemorySaver() as saver:
         schema: Any = dict
         builder: Any = StateGraph(schema).add_node("n", lambda state: {"n": 1}).add_edge(START, "n")
@@ -334,7 +334,7 @@ def test_a_thread_without_messages_and_bad_arguments() -> None:
             saver.history.handoff("t", at={"configurable": {"thread_id": "other"}})
 
 
-def test_the_commands(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keel_handoff_and_keel_journal(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*words: str) -> int:
         with pytest.raises(SystemExit) as ended:
             app([*words, "--url", url])

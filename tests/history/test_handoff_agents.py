@@ -32,7 +32,7 @@ def agent_of(saver: Any, *script: AIMessage, tools: Any = ()) -> Any:
     return create_agent(Scripted(script=[*script]), list(tools), middleware=middleware, checkpointer=saver)
 
 
-def test_a_thread_begins_with_the_last_handoff_of_its_owner(place: Place) -> None:
+def test_a_new_thread_receives_the_last_handoff_of_its_owner(place: Place) -> None:
     with place.open() as saver:
         agent = agent_of(saver, AIMessage("I looked at the sensor."))
         first = agent.invoke(hello(), config_of("one"))
@@ -53,7 +53,7 @@ def test_a_thread_begins_with_the_last_handoff_of_its_owner(place: Place) -> Non
         assert handed(agent.invoke(hello(), config_of("three"))) == ["two"]
 
 
-async def test_the_asynchronous_face() -> None:
+async def test_handoffs_of_async_agents() -> None:
     with MemorySaver() as saver:
         agent = agent_of(saver, AIMessage("done"))
         await agent.ainvoke(hello(), config_of("one"))
@@ -66,7 +66,7 @@ async def test_the_asynchronous_face() -> None:
         assert [note.text for note in saver.history.notes("three")] == ["wait"]
 
 
-def test_a_run_that_is_resumed_has_one_handoff() -> None:
+def test_a_resumed_run_receives_one_handoff() -> None:
     fails = [True]
 
     @tool
@@ -88,7 +88,7 @@ def test_a_run_that_is_resumed_has_one_handoff() -> None:
         assert state["messages"][-1].text == "there"
 
 
-def test_the_tools_of_an_agent(place: Place) -> None:
+def test_an_agent_can_write_notes_and_read_handoffs(place: Place) -> None:
     with place.open() as saver:
         tools = saver.history.agent_tools()
         assert [each.name for each in tools] == ["note", "handoff"]
@@ -109,7 +109,7 @@ def test_the_tools_of_an_agent(place: Place) -> None:
         assert other == "There is no earlier conversation of this user."
 
 
-def test_one_tenant_reads_nothing_of_another(place: Place) -> None:
+def test_a_tenant_cannot_read_handoffs_of_another_tenant(place: Place) -> None:
     with place.open() as saver:
         acme, umbrella = saver.for_tenant("acme"), saver.for_tenant("umbrella")
         agent_of(acme, AIMessage("a secret of acme")).invoke(hello(), config_of("one"))

@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> str:
     return path
 
 
-def test_in_python(path: str) -> None:
+def test_huge_numbers_are_shown_in_python(path: str) -> None:
     with SqliteSaver(path) as saver:
         timeline = saver.timeline("t")
         diff = timeline.diff(0, -1)
@@ -57,5 +57,5 @@ def test_in_python(path: str) -> None:
         *("timeline t --json", "history t", "history t --json", "approvals", "approvals --json", "threads"),
     ],
 )
-def test_in_a_terminal(path: str, words: str) -> None:
+def test_huge_numbers_are_shown_in_a_terminal(path: str, words: str) -> None:
     assert keel(*words.split(), "--url", f"sqlite:///{path}").stdout

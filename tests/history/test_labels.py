@@ -12,7 +12,7 @@ from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, NotFound
 __all__ = ["saver"]
 
 
-def test_labels(saver: KeelSaver) -> None:
+def test_labels_are_set_listed_and_removed(saver: KeelSaver) -> None:
     talk(saver)
     tl = saver.timeline("t")
     for place, name in ((3, "b"), (1, "a"), (3, "ß \u202e <script>")):
@@ -38,7 +38,7 @@ def test_labels(saver: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * 201, "14", "-1", "\ud800", None, 3])
-def test_what_cannot_be_a_label(name: Any) -> None:
+def test_invalid_labels_are_refused(name: Any) -> None:
     with MemorySaver() as saver:
         talk(saver, 1)
         with pytest.raises(InvalidInput, match="label"):
@@ -46,7 +46,7 @@ def test_what_cannot_be_a_label(name: Any) -> None:
         assert saver.labels.list("t") == []
 
 
-def test_a_prune_keeps_what_has_a_label(saver: KeelSaver) -> None:
+def test_a_prune_keeps_labelled_checkpoints(saver: KeelSaver) -> None:
     talk(saver)
     tl = saver.timeline("t")
     kept, state = tl[3], tl[3].values
@@ -61,7 +61,7 @@ def test_a_prune_keeps_what_has_a_label(saver: KeelSaver) -> None:
     assert len(tl.refresh()) == 1
 
 
-def test_labels_go_with_their_thread(saver: KeelSaver) -> None:
+def test_labels_are_deleted_with_their_thread(saver: KeelSaver) -> None:
     talk(saver)
     saver.labels.set(CONFIG, "mine")
     saver.copy_thread("t", "copy")
@@ -70,7 +70,7 @@ def test_labels_go_with_their_thread(saver: KeelSaver) -> None:
     assert saver.labels.list("t") == []
 
 
-def test_a_label_is_seen_on_the_way_that_was_gone_back_to(saver: KeelSaver) -> None:
+def test_a_rewind_to_a_label_shows_it_on_the_new_head(saver: KeelSaver) -> None:
     talk(saver)
     tl = saver.timeline("t")
     tl.label(3, "before")

@@ -36,7 +36,7 @@ def run(*words: str) -> int:
     return int(str(ended.value.code))
 
 
-def test_a_decision_is_open_until_its_outcome_is_written(saver: KeelSaver) -> None:
+def test_a_decision_is_open_until_its_outcome_is_set(saver: KeelSaver) -> None:
     history = saver.history
     first = history.note("new", "pay the bill", because="it is due")  # before the thread has a checkpoint
     assert (first.checkpoint_id, first.is_open) == ("", True)
@@ -61,7 +61,7 @@ def test_a_decision_is_open_until_its_outcome_is_written(saver: KeelSaver) -> No
     assert history.notes("new") == [ended]
 
 
-async def test_the_asynchronous_face() -> None:
+async def test_notes_with_the_asynchronous_face() -> None:
     with MemorySaver() as saver:
         made = await saver.history.anote("t", "a goal", "goal")
         assert await saver.history.anotes("t") == [made]
@@ -82,14 +82,14 @@ async def test_the_asynchronous_face() -> None:
         (("t", "a"), {"because": 3}),
     ],
 )
-def test_what_cannot_be_a_note(words: Any, options: Any) -> None:
+def test_invalid_notes_are_refused(words: Any, options: Any) -> None:
     with MemorySaver() as saver:
         with pytest.raises(InvalidInput, match="note"):
             saver.history.note(*words, **options)
         assert saver.history.notes() == []
 
 
-def test_names_of_no_note() -> None:
+def test_unknown_note_ids_are_refused() -> None:
     with MemorySaver() as saver:
         with pytest.raises(InvalidConfig):
             saver.history.note("", "text")
@@ -99,7 +99,7 @@ def test_names_of_no_note() -> None:
             saver.history.set_outcome("abc", "done")
 
 
-def test_notes_go_where_their_thread_goes(saver: KeelSaver, tmp_path: Path) -> None:
+def test_notes_follow_their_thread(saver: KeelSaver, tmp_path: Path) -> None:
     talk(saver)
     mine = saver.history.note("t", "mine", because="of it")
     other = saver.history.note("other", "other")
@@ -125,7 +125,7 @@ def test_notes_are_erased_with_the_person(saver: KeelSaver) -> None:
     assert saver.history.notes() == [kept]
 
 
-def test_notes_are_encrypted_and_of_one_tenant(tmp_path: Path) -> None:
+def test_notes_are_encrypted_and_isolated_by_tenant(tmp_path: Path) -> None:
     path = tmp_path / "secret.db"
     with SqliteSaver(path, encryption=Keyring(LocalKey("k", bytes(range(32))))) as saver:
         acme = saver.for_tenant("acme")
@@ -138,7 +138,7 @@ def test_notes_are_encrypted_and_of_one_tenant(tmp_path: Path) -> None:
     assert b"does open" not in stored
 
 
-def test_two_outcomes_at_once_leave_one(place: Place) -> None:
+def test_only_one_of_several_concurrent_outcomes_is_stored(place: Place) -> None:
     with place.open() as saver:
         made = saver.history.note("t", "pay")
         start, told = threading.Barrier(4), list[str]()
@@ -186,7 +186,7 @@ def test_keel_notes_shows_a_decision_whose_process_was_killed(place: Place, caps
         assert saver.history.notes("t") == []
 
 
-def test_the_command_that_notes(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keel_note(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("note", "chat", "use \x1b[31mthe mirror", "--because", "503", "--outcome", "it works", "--url", url)
     assert run(*words, "--json") == 0
     made = json.loads(capsys.readouterr().out)

@@ -24,7 +24,7 @@ def patched(before: Any, after: Any) -> Any:
 
 
 @given(PLAIN, PLAIN)
-def test_it_makes_the_newer_value_of_the_older(before: Any, after: Any) -> None:
+def test_a_patch_turns_the_older_value_into_the_newer(before: Any, after: Any) -> None:
     assert canonical(patched({"x": before}, {"x": after})) == canonical(as_json({"x": after}))
 
 
@@ -40,12 +40,14 @@ def said(names: list[int], words: dict[int, str]) -> dict[str, list[BaseMessage]
 
 
 @given(NAMES, NAMES, st.dictionaries(st.integers(0, 9), st.text("ab", max_size=2)))
-def test_messages_that_come_go_move_and_change(before: list[int], after: list[int], words: dict[int, str]) -> None:
+def test_a_patch_of_added_removed_moved_and_changed_messages(
+    before: list[int], after: list[int], words: dict[int, str]
+) -> None:
     older, newer = said(before, {}), said(after, words)
     assert patched(older, newer) == as_json(newer)
 
 
-def test_a_message_that_moved_is_one_operation() -> None:
+def test_a_moved_message_is_one_operation() -> None:
     older, newer = said([1, 2, 3], {}), said([2, 3, 1], {})
     assert operations(edits(older, newer, encode)) == [{"op": "move", "from": "/messages/0", "path": "/messages/2"}]
 
@@ -66,5 +68,5 @@ def test_a_message_that_moved_is_one_operation() -> None:
     ],
     ids=repr,
 )
-def test_values_of_every_kind(before: Any, after: Any) -> None:
+def test_a_patch_of_every_kind_of_value(before: Any, after: Any) -> None:
     assert patched(before, after) == as_json(after)

@@ -47,7 +47,7 @@ STATES = {
 
 
 @each_face
-async def test_the_page_says_what_is_said_in_every_situation(place: Place, face: Any) -> None:
+async def test_the_page_lists_the_status_of_every_situation(place: Place, face: Any) -> None:
     rows = await rows_of(place, face)
     text = PAGE.read_text(encoding="utf-8")
     assert text == with_table(text, rows), "run `python tests/write.py situations`, and look"
@@ -72,7 +72,7 @@ async def stage(place: Place) -> Any:
         yield Stage(place, saver, "sync", await stack.enter_async_context(AsyncExitStack()))
 
 
-async def test_a_run_without_a_claim_is_not_cut_off_by_an_older_one(stage: Stage) -> None:
+async def test_a_run_without_a_claim_is_not_cut_off_by_an_older_claim(stage: Stage) -> None:
     """A run without a claim has started since the killed process left its claim."""
     await killed_claimed(stage, "t")
     assert stage.saver.status("t").can_go_on
@@ -80,7 +80,7 @@ async def test_a_run_without_a_claim_is_not_cut_off_by_an_older_one(stage: Stage
     assert stage.saver.status("t").state == "unfinished"
 
 
-async def test_a_decision_that_killed_two_runs_is_not_taken_a_third_time(stage: Stage) -> None:
+async def test_a_decision_that_killed_two_runs_is_not_resumed_again(stage: Stage) -> None:
     await decided(stage, "t")
     seen = []
     for _ in range(2):
@@ -92,7 +92,7 @@ async def test_a_decision_that_killed_two_runs_is_not_taken_a_third_time(stage: 
     assert found.given == stage.saver.approvals.resume("t")
 
 
-async def test_a_run_that_ends_is_the_end_of_a_row_of_deaths(stage: Stage) -> None:
+async def test_a_finished_run_resets_the_count_of_deaths(stage: Stage) -> None:
     await killed_claimed(stage, "t")
     with stage.place.open(on_busy="wait") as saver:
         graph_of(saver).invoke(None, CONFIG)
@@ -100,7 +100,7 @@ async def test_a_run_that_ends_is_the_end_of_a_row_of_deaths(stage: Stage) -> No
     assert stage.saver.status("t").can_go_on
 
 
-async def test_a_decision_that_arrived_is_not_taken_here(stage: Stage, tmp_path: Path) -> None:
+async def test_a_copied_decision_is_not_resumed_in_the_target(stage: Stage, tmp_path: Path) -> None:
     """Otherwise a copy of production would repeat a payment that was approved there."""
     await decided(stage, "t")
     with MemorySaver() as staging:
@@ -110,7 +110,7 @@ async def test_a_decision_that_arrived_is_not_taken_here(stage: Stage, tmp_path:
         assert stage.saver.status("t").can_go_on
 
 
-async def test_a_copy_that_has_run_is_a_thread_like_others(stage: Stage) -> None:
+async def test_a_copy_that_has_run_is_an_ordinary_thread(stage: Stage) -> None:
     await stopped(stage, "source")
     stage.saver.copy_thread("source", "t")
     graph_of(stage.saver).invoke(None, CONFIG)
@@ -122,7 +122,7 @@ async def test_a_copy_that_has_run_is_a_thread_like_others(stage: Stage) -> None
     assert [stage.saver.status(name).state for name in "uf"] == ["arrived", "rewound"]
 
 
-async def test_a_fork_of_a_thread_that_asks_waits_once_it_has_run(stage: Stage) -> None:
+async def test_a_fork_of_a_waiting_thread_waits_after_it_has_run(stage: Stage) -> None:
     """A fork lacks the writes of its last checkpoint; it asks when its step runs."""
     await asks(stage, "t")
     stage.saver.fork({"configurable": {"thread_id": "t"}}, "f")
@@ -136,7 +136,7 @@ async def test_a_fork_of_a_thread_that_asks_waits_once_it_has_run(stage: Stage) 
 # -- what has something left, by the index -------------------------------------------------------------------------
 
 
-async def test_idle_threads_cost_no_trip(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_threads_take_no_trips(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     trips: list[Any] = []
     driver = stage.saver.engine.session.driver
     send = type(driver).send
@@ -162,7 +162,7 @@ async def test_idle_threads_cost_no_trip(stage: Stage, monkeypatch: pytest.Monke
     assert few[1] <= 25
 
 
-def test_a_damaged_thread_hides_no_other_one(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_a_damaged_thread_does_not_hide_others(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     """A program that resumes interrupted threads must reach the end of the list."""
     path = tmp_path / "keel.db"
     with SqliteSaver(path) as saver:
@@ -182,7 +182,7 @@ def test_a_damaged_thread_hides_no_other_one(caplog: pytest.LogCaptureFixture, t
 @each_backend
 @each_face
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_a_router_that_failed_routes_when_its_thread_goes_on(
+async def test_a_failed_router_runs_again_when_its_thread_resumes(
     backend: str, face: str, durability: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """LangGraph stores the node's result with the error, as if its task were done."""

@@ -62,7 +62,7 @@ def stands(status: ThreadStatus) -> tuple[Any, ...]:
     return status.state, status.can_go_on, status.next
 
 
-def test_a_thread_that_is_done_is_idle(saver: KeelSaver) -> None:
+def test_a_finished_thread_is_idle(saver: KeelSaver) -> None:
     invoke(graph(saver, say("a")), {"log": []})
     found = saver.status("t")
     assert stands(found) == ("idle", False, ())
@@ -71,7 +71,7 @@ def test_a_thread_that_is_done_is_idle(saver: KeelSaver) -> None:
     assert list(saver.unfinished()) == []
 
 
-def test_a_thread_with_steps_left_may_be_running(saver: KeelSaver) -> None:
+def test_a_thread_with_remaining_steps_is_unfinished(saver: KeelSaver) -> None:
     """An interrupted run without a claim looks like a running one (`test_situations`)."""
     with pytest.raises(Killed):
         invoke(graph(saver, say("a"), ("b", die)), {"log": []})
@@ -82,7 +82,7 @@ def test_a_thread_with_steps_left_may_be_running(saver: KeelSaver) -> None:
     assert saver.status("t").state == "idle"
 
 
-def test_a_step_whose_checkpoint_never_came_is_left(saver: KeelSaver) -> None:
+def test_a_step_without_a_checkpoint_remains_to_run(saver: KeelSaver) -> None:
     """LangGraph's own `next` is empty in this case."""
     made = graph(saver, say("a"), say("b"))
     invoke(made, {"log": []})
@@ -94,7 +94,7 @@ def test_a_step_whose_checkpoint_never_came_is_left(saver: KeelSaver) -> None:
     assert stands(found) == ("rewound", False, ("b",))
 
 
-def test_a_fork_of_a_thread_that_was_rewound_is_a_fork(saver: KeelSaver) -> None:
+def test_a_fork_of_a_rewound_thread_is_forked(saver: KeelSaver) -> None:
     invoke(graph(saver, say("a"), say("b")), {"log": []})
     saver.rewind(saver.timeline("t")[-2].config)
     saver.fork(saver.timeline("t").head.config, "f")
@@ -103,7 +103,7 @@ def test_a_fork_of_a_thread_that_was_rewound_is_a_fork(saver: KeelSaver) -> None
     assert saver.status("f").state == "rewound"
 
 
-def test_what_a_task_failed_with_is_told(saver: KeelSaver) -> None:
+def test_status_reports_the_error_of_a_failed_task(saver: KeelSaver) -> None:
     def fail(state: State) -> State:
         raise ValueError("no such flight")
 
@@ -116,7 +116,7 @@ def test_what_a_task_failed_with_is_told(saver: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize("asks", [ask, act])
-def test_a_question_waits_is_decided_and_taken(saver: KeelSaver, asks: Any) -> None:
+def test_status_of_a_question_from_waiting_to_idle(saver: KeelSaver, asks: Any) -> None:
     made = graph(saver, ("ask", asks), say("b"))
     invoke(made, {"log": []})
     found = saver.status("t")
@@ -137,7 +137,7 @@ def test_a_question_waits_is_decided_and_taken(saver: KeelSaver, asks: Any) -> N
     assert saver.status("t").state == "idle"
 
 
-def test_a_decision_is_given_again_where_its_run_was_cut_off(saver: KeelSaver) -> None:
+def test_a_decision_is_offered_again_after_its_run_was_killed(saver: KeelSaver) -> None:
     invoke(graph(saver, ("ask", act)), {"log": []})
     (request,) = saver.status("t").requests
     saver.approvals.approve(request.id, by="ann")
@@ -153,7 +153,7 @@ def test_a_decision_is_given_again_where_its_run_was_cut_off(saver: KeelSaver) -
     assert invoke(graph(saver, ("ask", act)), again.given)["log"] == ["approve"]
 
 
-def test_a_thread_that_somebody_goes_on_with_is_run(saver: KeelSaver, place: Place) -> None:
+def test_a_thread_resumed_by_another_run_is_running(saver: KeelSaver, place: Place) -> None:
     seen: list[ThreadStatus] = []
 
     def look(state: State) -> State:
@@ -171,7 +171,7 @@ def test_a_thread_that_somebody_goes_on_with_is_run(saver: KeelSaver, place: Pla
     assert f"is running in a process on {status.holder.partition('/')[0]}" in str(status)
 
 
-def test_calls_in_doubt_are_told(saver: KeelSaver) -> None:
+def test_status_reports_calls_in_doubt(saver: KeelSaver) -> None:
     @tool
     def pay(amount: int) -> str:
         """Pay."""
@@ -190,7 +190,7 @@ def test_calls_in_doubt_are_told(saver: KeelSaver) -> None:
     assert f"1 tool call with unknown outcome (pay {short_key(doubt.key)}): settle them first, see" in str(found)
 
 
-def test_a_call_that_is_made_again_by_itself_is_no_doubt(saver: KeelSaver) -> None:
+def test_a_call_that_is_retried_automatically_is_not_in_doubt(saver: KeelSaver) -> None:
     """Until a run with another policy finds it."""
 
     @tool
@@ -218,7 +218,7 @@ def test_a_call_that_is_made_again_by_itself_is_no_doubt(saver: KeelSaver) -> No
 
 
 @pytest.mark.parametrize("decision", ["done", "retry", "skip"])
-def test_an_error_of_a_doubt_is_told_until_that_is_settled(saver: KeelSaver, decision: str) -> None:
+def test_an_error_of_a_doubt_is_reported_until_it_is_settled(saver: KeelSaver, decision: str) -> None:
     @tool
     def pay(amount: int) -> str:
         """Pay."""
@@ -247,7 +247,7 @@ def test_an_error_of_a_doubt_is_told_until_that_is_settled(saver: KeelSaver, dec
 
 
 @pytest.mark.parametrize("length", [80, 1000])
-def test_a_long_error_is_cut_and_closed(saver: KeelSaver, length: int) -> None:
+def test_a_long_error_is_shortened(saver: KeelSaver, length: int) -> None:
     def fail(state: State) -> State:
         raise ValueError("x" * length)
 
@@ -257,7 +257,7 @@ def test_a_long_error_is_cut_and_closed(saver: KeelSaver, length: int) -> None:
     assert ("…" in shown, len(shown) < 130) == (length > 80, True)
 
 
-def test_a_thread_that_is_not_there_takes_its_first_input(saver: KeelSaver) -> None:
+def test_a_missing_thread_is_new(saver: KeelSaver) -> None:
     found = saver.status("t")
     assert (stands(found), found.given, found.updated_at) == (("new", False, ()), None, "")
     assert str(found) == "thread 't' has no checkpoint yet: it takes its first input."
@@ -267,7 +267,7 @@ def test_a_thread_that_is_not_there_takes_its_first_input(saver: KeelSaver) -> N
         saver.status("")
 
 
-def test_a_first_run_that_waits_for_its_checkpoint_is_seen(place: Place) -> None:
+def test_a_first_run_without_a_checkpoint_is_running(place: Place) -> None:
     seen: list[ThreadStatus] = []
     with place.open(on_busy="wait") as saver:
 
@@ -280,14 +280,14 @@ def test_a_first_run_that_waits_for_its_checkpoint_is_seen(place: Place) -> None
     assert (status.state, status.can_go_on, bool(status.holder)) == ("runs", False, True)
 
 
-async def test_the_other_face_says_the_same(saver: KeelSaver) -> None:
+async def test_astatus_and_aunfinished_report_the_same(saver: KeelSaver) -> None:
     await graph(saver, say("a")).ainvoke({"log": []}, {"configurable": {"thread_id": "done"}})
     await graph(saver, ("ask", ask)).ainvoke({"log": []}, CONFIG)
     assert (await saver.astatus("t")).state == "waits"
     assert [(each.thread_id, each.state) async for each in saver.aunfinished()] == [("t", "waits")]
 
 
-async def test_a_question_waits_for_a_checkpoint_that_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupt_is_stored_after_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its mark is in the row of the thread, which the first checkpoint creates."""
     with MemorySaver() as saver:
         session, looked = saver.engine.session, asyncio.Event()
@@ -311,7 +311,7 @@ async def test_a_question_waits_for_a_checkpoint_that_is_on_its_way(monkeypatch:
         await asyncio.wait_for(writing, 60)
 
 
-def test_it_looks_without_writing(place: Place) -> None:
+def test_status_works_on_a_read_only_store(place: Place) -> None:
     with place.open() as saver:
         invoke(graph(saver, ("ask", act)), {"log": []})
         (request,) = saver.status("t").requests

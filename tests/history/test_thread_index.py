@@ -180,12 +180,12 @@ def _is_next(node: str, info: ThreadInfo) -> bool:
 
 
 @pytest.mark.slow
-def test_what_is_asked_for_is_what_would_be_chosen_of_all(place: Place) -> None:
+def test_filtered_lists_equal_a_filter_of_all_threads(place: Place) -> None:
     with place.open() as saver:
         compare(saver)
 
 
-def test_a_question_that_is_stored_before_its_checkpoint_is_found(saver: KeelSaver) -> None:
+def test_a_question_stored_before_its_checkpoint_is_listed_as_waiting(saver: KeelSaver) -> None:
     for thread, first in (("new", 0), ("old", 1)):
         made = [empty_checkpoint() for _ in range(3)]
         for at, checkpoint in enumerate(made):
@@ -199,27 +199,27 @@ def test_a_question_that_is_stored_before_its_checkpoint_is_found(saver: KeelSav
     assert {info.thread_id for info in saver.threads(status="waiting")} == {"new", "old"}
 
 
-def test_in_memory() -> None:
+def test_filtered_lists_in_memory() -> None:
     with MemorySaver() as saver:
         compare(saver)
 
 
 @pytest.mark.slow
 @pytest.mark.heavy
-def test_under_keys(place: Place) -> None:
+def test_filtered_lists_of_an_encrypted_store(place: Place) -> None:
     with place.open(encryption=Keyring(LocalKey("k", bytes(range(32))))) as saver:
         compare(saver, OPERATIONS // 3)
 
 
 @pytest.mark.slow
 @pytest.mark.heavy
-def test_of_a_tenant(place: Place) -> None:
+def test_filtered_lists_of_a_tenant(place: Place) -> None:
     with place.open() as shared:
         compare(shared.for_tenant("acme"), OPERATIONS // 3)
         assert list(shared.threads(status="done")) == []
 
 
-def test_by_the_index_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filtered_lists_with_the_index_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"LEAST": 0, "SETTLED": 0.0, "MOST_NEW": 3}.items():
         monkeypatch.setattr(index, name, value)
     with FileSaver(tmp_path / "store") as saver:
@@ -308,7 +308,7 @@ def follow(place: Place, advice: str, client: Any) -> None:
 # In files, marks have checksums of their lines, and an index with a wrong checksum is not used.
 @pytest.mark.parametrize("place", ["sqlite", "postgres", "redis"], indirect=True)
 @pytest.mark.parametrize("face", ["sync", "async"])
-async def test_a_thread_that_a_narrowed_list_leaves_out_is_found_and_mended(place: Place, face: str) -> None:
+async def test_check_reports_threads_missing_from_filtered_lists(place: Place, face: str) -> None:
     async def findings() -> list[Finding]:
         with place.open(read_only=True, types=[]) as saver:
             return list(saver.check()) if face == "sync" else [finding async for finding in saver.acheck()]

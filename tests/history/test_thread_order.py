@@ -77,29 +77,29 @@ def compare(saver: KeelSaver) -> None:
 
 
 @pytest.mark.slow
-def test_both_orders_are_those_of_a_sort(place: Place) -> None:
+def test_both_orders_equal_a_sort(place: Place) -> None:
     with place.open() as saver:
         compare(saver)
 
 
-def test_in_memory() -> None:
+def test_both_orders_in_memory() -> None:
     with MemorySaver() as saver:
         compare(saver)
 
 
 @pytest.mark.slow
-def test_of_a_tenant_with_hidden_names(place: Place) -> None:
+def test_both_orders_of_a_tenant_with_hidden_names(place: Place) -> None:
     with place.open(encryption=Keyring(KEY, hide_names=True)) as shared:
         fill(shared.for_tenant("before"))
         compare(shared.for_tenant("acme"))
 
 
-def test_of_a_store_before_another(tmp_path: Path) -> None:
+def test_both_orders_of_a_tiered_store(tmp_path: Path) -> None:
     with TieredSaver(hot=MemorySaver(), cold=SqliteSaver(tmp_path / "agent.db")) as saver:
         compare(saver)
 
 
-def test_a_cursor_is_of_one_order() -> None:
+def test_a_cursor_of_the_other_order_is_refused() -> None:
     with MemorySaver() as saver:
         fill(saver)
         (info,) = saver.threads(1, order="oldest")
@@ -107,7 +107,7 @@ def test_a_cursor_is_of_one_order() -> None:
             list(saver.threads(after=info.cursor))
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_keel_threads_order(tmp_path: Path) -> None:
     path = tmp_path / "agent.db"
     with SqliteSaver(path) as saver:
         fill(saver)

@@ -28,7 +28,7 @@ def only(saver: KeelSaver, thread: str) -> ThreadInfo:
     return info
 
 
-def test_the_life_of_a_thread(place: Place) -> None:
+def test_listed_status_during_the_life_of_a_thread(place: Place) -> None:
     broken = {"is broken": True}
 
     def ask(state: MessagesState) -> Any:
@@ -76,7 +76,7 @@ def cut_off(place: Place, seen: int) -> None:
         graph.invoke({"messages": [("user", "hi")]}, config("t"), durability="sync")
 
 
-def test_a_list_does_not_say_that_a_run_lives_which_was_cut_off(place: Place) -> None:
+def test_a_killed_run_is_listed_as_incomplete(place: Place) -> None:
     """The death of a process is not reported; only `status` looks for the run."""
     seen, seeing = os.pipe()
     child = forked(cut_off, place, seeing)
@@ -90,7 +90,7 @@ def test_a_list_does_not_say_that_a_run_lives_which_was_cut_off(place: Place) ->
         assert [each.thread_id for each in saver.threads(status="incomplete")] == ["t"]
 
 
-def test_labels_and_metadata() -> None:
+def test_threads_are_filtered_by_label_and_metadata() -> None:
     with MemorySaver() as saver:
         graph: Any = StateGraph(MessagesState).add_node("say", lambda state: {}).add_edge(START, "say").compile(saver)
         for thread, plan in (("a", "gold"), ("b", "free")):
@@ -101,7 +101,7 @@ def test_labels_and_metadata() -> None:
         assert list(saver.threads(label="kept", where={"plan": "gold"})) == []
 
 
-def test_pages_by_cursor(place: Place) -> None:
+def test_threads_are_paged_by_cursor(place: Place) -> None:
     with place.open() as saver:
         graph = StateGraph(MessagesState).add_node("say", lambda state: {}).add_edge(START, "say").compile(saver)
         for number in range(7):
@@ -142,12 +142,12 @@ def test_pages_by_cursor(place: Place) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_meant_is_refused(asked: dict[str, Any], said: str) -> None:
+def test_invalid_filters_are_refused(asked: dict[str, Any], said: str) -> None:
     with MemorySaver() as saver, pytest.raises(InvalidInput, match=said):
         list(saver.threads(**asked))
 
 
-def test_counts() -> None:
+def test_threads_are_counted() -> None:
     infos = [
         ThreadInfo("a", 3, "2026-11-23T10:00:00+00:00", "1", 1, (), "ada", (), "done", (), "", (10, 5), 0.25),
         ThreadInfo("b", 2, "2026-11-24T10:00:00+00:00", "1", 1, (), "ada", (), "failed", ("x",), "E", (1, 2), None),

@@ -27,7 +27,7 @@ from langgraph_keel.testing.rig import checkpoint_of
 LARGE = {f"key {n}": {"deep": 1, "text": "x" * n} for n in range(20)}
 
 
-def test_what_moments_say(saver: KeelSaver) -> None:
+def test_moments_have_steps_sources_times_and_metadata(saver: KeelSaver) -> None:
     talk(saver)
     moments = list(saver.timeline("t"))
     assert [moment.position for moment in moments] == list(range(9))
@@ -43,7 +43,7 @@ def test_what_moments_say(saver: KeelSaver) -> None:
     assert [moment.is_head for moment in moments] == [moment.is_leaf for moment in moments] == [False] * 8 + [True]
 
 
-def test_what_changed(saver: KeelSaver) -> None:
+def test_moments_summarize_changes_and_tool_calls(saver: KeelSaver) -> None:
     talk(saver)
     tl = saver.timeline("t")
     assert tl[2].summary == "messages +1: ai: I look → search(q=0); turns = 1"
@@ -61,7 +61,7 @@ def test_what_changed(saver: KeelSaver) -> None:
     assert tl[3].interrupts == ()  # it was answered
 
 
-def test_removals_and_other_forms_are_told() -> None:
+def test_changes_of_every_form_are_described() -> None:
     with MemorySaver() as saver:
         at: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
         states: list[dict[str, Any]] = [
@@ -111,7 +111,7 @@ def test_damaged_edits_do_not_hide_the_timeline(tmp_path: Path, edits: Any) -> N
             saver.get_tuple(at)
 
 
-def test_bytes(saver: KeelSaver) -> None:
+def test_moments_have_stored_bytes(saver: KeelSaver) -> None:
     talk(saver, 4)
     tl = saver.timeline("t")
     sizes = [moment.bytes for moment in tl]
@@ -125,7 +125,7 @@ def test_bytes(saver: KeelSaver) -> None:
     assert tl[3].state_bytes is None  # not requested
 
 
-def test_every_way_to_name_a_moment(saver: KeelSaver) -> None:
+def test_a_moment_is_found_by_every_kind_of_name(saver: KeelSaver) -> None:
     talk(saver)
     tl = saver.timeline("t")
     moment = tl[3]
@@ -138,7 +138,7 @@ def test_every_way_to_name_a_moment(saver: KeelSaver) -> None:
     assert tl.values("before migration")["turns"] == moment.values["turns"] == 1
 
 
-def test_names_that_name_nothing(saver: KeelSaver) -> None:
+def test_unknown_moments_raise_errors(saver: KeelSaver) -> None:
     talk(saver)
     tl = saver.timeline("t")
     for place in (9, -10, 10**9):
@@ -154,7 +154,7 @@ def test_names_that_name_nothing(saver: KeelSaver) -> None:
     assert list(saver.timeline("other")) == list(saver.timeline("other")[:]) == []
 
 
-def test_the_end_of_several_ids_names_none_of_them() -> None:
+def test_an_ambiguous_end_of_an_id_is_refused() -> None:
     with MemorySaver() as saver:
         long_thread(saver, 12)
         tl = saver.timeline("t")
@@ -167,7 +167,7 @@ def test_the_end_of_several_ids_names_none_of_them() -> None:
             tl.refresh()["0001"]
 
 
-def test_slices(saver: KeelSaver) -> None:
+def test_slices_of_a_timeline(saver: KeelSaver) -> None:
     talk(saver, 3)
     tl = saver.timeline("t")
     every = list(range(14))
@@ -178,7 +178,7 @@ def test_slices(saver: KeelSaver) -> None:
     assert [tl.latest(3).older, tl[4:6].older] == [11, 4]
 
 
-def test_search(saver: KeelSaver) -> None:
+def test_find_filters_moments(saver: KeelSaver) -> None:
     talk(saver, 3)
     tl = saver.timeline("t")
 
@@ -203,7 +203,7 @@ def test_search(saver: KeelSaver) -> None:
     assert found(node="nobody") == []
 
 
-def test_branches_and_subgraphs(saver: KeelSaver) -> None:
+def test_timeline_of_branches_and_subgraphs(saver: KeelSaver) -> None:
     inner = StateGraph(State).add_node("deep", lambda state: {"turns": 1}).add_edge(START, "deep")
     outer = (
         StateGraph(State).add_node("sub", inner.compile(checkpointer=True)).add_node("end", lambda state: {"turns": 2})
@@ -224,7 +224,7 @@ def test_branches_and_subgraphs(saver: KeelSaver) -> None:
     assert [moment.id for moment in tl if moment.is_leaf and not moment.namespace] == [tl[-1].id, tl[-2].id][::-1]
 
 
-def test_sends_are_next() -> None:
+def test_sent_tasks_are_listed_as_next() -> None:
     with MemorySaver() as saver:
         graph = StateGraph(State).add_node("fan", lambda state: None).add_node("leaf", lambda state: None)
         graph.add_edge(START, "fan")
@@ -236,7 +236,7 @@ def test_sends_are_next() -> None:
         ]
 
 
-def test_the_asynchronous_face(saver: KeelSaver) -> None:
+def test_timeline_and_labels_with_the_asynchronous_face(saver: KeelSaver) -> None:
     talk(saver)
 
     async def look() -> None:
@@ -259,7 +259,7 @@ class Refusing:
         raise AssertionError(request)
 
 
-def test_nothing_that_is_awaited_blocks(saver: KeelSaver) -> None:
+def test_async_methods_make_no_blocking_requests(saver: KeelSaver) -> None:
     graph = talk(saver)
     blocking = saver.timeline("t")
     diff, compared, drawn = blocking.diff(2), blocking.compare(2, 5), blocking.plot()
@@ -290,7 +290,7 @@ def test_nothing_that_is_awaited_blocks(saver: KeelSaver) -> None:
     asyncio.run(look())
 
 
-def test_two_tasks_that_read_at_once_read_it_once(saver: KeelSaver) -> None:
+def test_concurrent_reads_of_a_timeline_duplicate_no_moments(saver: KeelSaver) -> None:
     talk(saver)
     tl = saver.timeline("t")
 
@@ -302,7 +302,7 @@ def test_two_tasks_that_read_at_once_read_it_once(saver: KeelSaver) -> None:
     asyncio.run(look())
 
 
-def test_it_is_as_it_was_until_it_is_asked_again(saver: KeelSaver) -> None:
+def test_a_timeline_changes_only_on_refresh(saver: KeelSaver) -> None:
     graph = talk(saver)
     tl = saver.timeline("t")
     assert len(tl) == 9
@@ -346,7 +346,7 @@ class Counted:
         monkeypatch.setattr(store, "read_values", valuing)
 
 
-def test_the_latest_of_a_long_thread_are_read_without_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_latest_moments_are_read_without_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     with MemorySaver() as saver:
         long_thread(saver, 2200)
         counted = Counted(saver, monkeypatch)
@@ -363,7 +363,7 @@ def test_the_latest_of_a_long_thread_are_read_without_the_rest(monkeypatch: pyte
         assert tl[-1].position == 2199
 
 
-def test_a_page_shows_the_newest_of_very_many() -> None:
+def test_a_page_shows_the_newest_of_many_moments() -> None:
     with MemorySaver() as saver:
         long_thread(saver, 620)
         every = saver.timeline("t")[:]
@@ -373,7 +373,7 @@ def test_a_page_shows_the_newest_of_very_many() -> None:
         assert "120 older moments" in str(every)
 
 
-def test_a_moment_shows_itself() -> None:
+def test_a_moment_has_text_and_html_displays() -> None:
     with MemorySaver() as saver:
         talk(saver, 1)
         moment = saver.timeline("t")[3]

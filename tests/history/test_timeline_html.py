@@ -32,7 +32,7 @@ def place_of(row: Element) -> int:
     return int(row.all("td")[1].text())
 
 
-def test_newest_first_and_every_column() -> None:
+def test_rows_are_newest_first_with_every_column() -> None:
     read = check_harmless(timeline_html(story(), 0))
     assert [name.text() for name in read.all("th")] == ["", "#", "checkpoint", "what happened", "model, stored"]
     assert [place_of(row) for row in read.all("tbody")[0].all("tr")] == [*range(14, -1, -1)]
@@ -43,7 +43,7 @@ def test_newest_first_and_every_column() -> None:
     ]
 
 
-def test_without_pictures_and_styles_the_table_still_says_it() -> None:
+def test_the_table_is_complete_without_pictures_and_styles() -> None:
     assert "branch from #5" in cells(story(), 12)[3]
     assert "rewound to #5" in cells(story(), 11)[3]
     assert "waits: Send the report?" in cells(story(), 14)[3]
@@ -58,12 +58,12 @@ def test_without_pictures_and_styles_the_table_still_says_it() -> None:
     ]
 
 
-def test_the_full_id_is_there() -> None:
+def test_each_row_has_the_full_id_as_a_title() -> None:
     titles = [code.attributes.get("title") for code in page(timeline_html(chain(2))).all("code")]
     assert titles == [moment.id for moment in chain(2)][::-1]
 
 
-def test_messages_open_by_a_click() -> None:
+def test_messages_are_in_collapsed_details() -> None:
     details = page(timeline_html(story())).all("details")
     said = next(each for each in details if "read_schema(" in each.text())
     assert said.all("summary")[0].text() == 'messages +1 ai: "I read the schema first."'
@@ -71,7 +71,7 @@ def test_messages_open_by_a_click() -> None:
     assert not [each for each in details if "open" in each.attributes]
 
 
-def test_a_question_that_is_more_than_text_opens_by_a_click() -> None:
+def test_a_structured_question_is_in_collapsed_details() -> None:
     details = page(timeline_html(story())).all("details")
     assert "asked: question: Migrate 12,482 rows?, rows: 12482" in [each.inside[0].text() for each in details]  # type: ignore[union-attr]
     assert [pre.text() for each in details for pre in each.all("pre")] == [
@@ -88,7 +88,7 @@ def test_a_question_that_is_more_than_text_opens_by_a_click() -> None:
     ],
     ids=["table", "moment", "beside"],
 )
-def test_what_people_wrote_does_nothing(shown: Callable[[], str]) -> None:
+def test_user_content_is_inert(shown: Callable[[], str]) -> None:
     html = shown()
     read = check_harmless(html)
     assert not read.all("script")
@@ -96,7 +96,7 @@ def test_what_people_wrote_does_nothing(shown: Callable[[], str]) -> None:
     assert plain(HOSTILE) in read.text()
 
 
-def test_each_hostile_text_is_shown_as_it_is() -> None:
+def test_hostile_text_is_shown_literally() -> None:
     told = cells(hostile(), 1)[3]
     assert told.count(plain(HOSTILE)) >= 12
     read = check_harmless(
@@ -110,7 +110,7 @@ def test_a_lone_surrogate_can_be_encoded() -> None:
     check_harmless(timeline_html([replace(chain(1)[0], changes=messages(HumanMessage("\ud800")), summary="\ud800")]))
 
 
-def test_colours_read_in_both_themes() -> None:
+def test_colours_are_readable_in_both_themes() -> None:
     def luminance(colour: str) -> float:
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
@@ -122,7 +122,7 @@ def test_colours_read_in_both_themes() -> None:
         assert (luminance(colour) + 0.05) / 0.05 >= 3
 
 
-def test_backgrounds_are_see_through_and_text_has_no_colour_of_its_own() -> None:
+def test_backgrounds_are_transparent_and_text_inherits_its_colour() -> None:
     for html in (timeline_html(story()), moment_html(story()[5]), compare_branches(story(), story())._repr_html_()):
         styles = re.findall(r'style="([^"]*)"', html)
         assert all(found == "inherit" for style in styles for found in re.findall(r"(?<![-\w])color:([^;]*)", style))
@@ -130,7 +130,7 @@ def test_backgrounds_are_see_through_and_text_has_no_colour_of_its_own() -> None
         assert all(re.fullmatch(r"none|rgba\(\d+,\d+,\d+,\.\d+\)", ground) for ground in grounds)
 
 
-def test_a_picture_in_each_row() -> None:
+def test_each_row_has_a_picture() -> None:
     pictures = page(timeline_html(story())).all("svg")
     assert len(pictures) == 15
     assert all(each.attributes["width"] == "70" for each in pictures)
@@ -140,7 +140,7 @@ def test_a_picture_in_each_row() -> None:
     assert dashed == [place in (6, 7, 8) for place in range(14, -1, -1)]
 
 
-def test_pictures_join_from_row_to_row() -> None:
+def test_pictures_of_adjacent_rows_connect() -> None:
     pictures = page(timeline_html(story())).all("svg")
     for above, below in pairwise(pictures):
         down = {line.attributes["x1"] for line in above.all("line") if line.attributes["y2"] == "100%"}
@@ -156,16 +156,16 @@ def test_pictures_join_from_row_to_row() -> None:
         (None, "… older moments: keel timeline --all, or timeline[:] in Python"),
     ],
 )
-def test_what_is_older_is_counted(older: int | None, said: str) -> None:
+def test_older_moments_are_counted(older: int | None, said: str) -> None:
     assert page(timeline_html(chain(30)[-20:], older)).text().endswith(said)
     assert "older" not in timeline_html(chain(3), 0) + timeline_html(chain(3), None)
 
 
-def test_nothing_to_show() -> None:
+def test_an_empty_timeline() -> None:
     assert page(timeline_html([])).text() == "no moments"
 
 
-def test_one_moment() -> None:
+def test_one_moment_as_html() -> None:
     read = check_harmless(moment_html(story()[5]))
     facts = {row.all("th")[0].text(): row.all("td")[0].text() for row in read.all("tr")}
     assert facts["checkpoint"] == story()[5].id
@@ -185,14 +185,14 @@ def test_the_messages_of_one_moment() -> None:
     assert "plan = 3" in text
 
 
-def test_long_lists_are_cut() -> None:
+def test_long_lists_are_shortened() -> None:
     new = messages(*(HumanMessage(str(number) * 10_000) for number in range(1000)))
     html = timeline_html([replace(chain(1)[0], changes=new)])
     assert "… 980 before these" in html
     assert len(html) < 60_000
 
 
-def test_many_questions() -> None:
+def test_many_questions_are_shortened() -> None:
     values = [{"n": 0}, "text", {"n": 2}, *({"n": number} for number in range(3, 20))]
     asked = tuple(Interrupt(value=value, id=str(number)) for number, value in enumerate(values))
     read = page(timeline_html([replace(chain(1)[0], interrupts=asked)]))
@@ -204,7 +204,7 @@ def test_many_questions() -> None:
 
 
 @pytest.mark.parametrize("made", [long, wide, bushy], ids=["long", "wide", "bushy"])
-def test_size_and_work_grow_with_the_moments(made: Callable[[int], list[Moment]]) -> None:
+def test_size_and_work_grow_linearly(made: Callable[[int], list[Moment]]) -> None:
     few, many = made(60), made(600)
     assert len(timeline_html(many)) < 13 * len(timeline_html(few))
     assert calls(lambda: timeline_html(many)) < 12 * calls(lambda: timeline_html(few))

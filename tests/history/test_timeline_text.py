@@ -60,7 +60,7 @@ def moment() -> Moment:
     return chain(3)[2]
 
 
-def test_newest_first_and_every_column() -> None:
+def test_rows_are_newest_first_with_every_column() -> None:
     lines = as_text(story(), 0, 160).split("\n")
     assert lines[0].startswith("thread support-42 · 15 moments · 2026-11-22")
     assert lines[1].split() == ["#", "checkpoint", "time", "nodes", "what", "happened", "model", "stored"]
@@ -70,7 +70,7 @@ def test_newest_first_and_every_column() -> None:
 
 
 @pytest.mark.parametrize("width", [160, 100, 80])
-def test_what_happened(width: int) -> None:
+def test_rows_describe_events_at_every_width(width: int) -> None:
     text = as_text(story(), 0, width)
     assert "report" in line_of(text, 14)
     assert "waits: Send the report? · next: send" in line_of(text, 14)
@@ -89,7 +89,7 @@ def test_what_happened(width: int) -> None:
 
 @pytest.mark.parametrize("made", [story, hostile, lambda: wide(20)], ids=["story", "hostile", "wide"])
 @pytest.mark.parametrize("width", [160, 100, 80, 60, 40])
-def test_no_line_is_wider_than_there_is_room(made: Callable[[], list[Moment]], width: int) -> None:
+def test_no_line_exceeds_the_width(made: Callable[[], list[Moment]], width: int) -> None:
     assert max(map(cell_len, as_text(made(), 3, width).split("\n"))) <= width
 
 
@@ -99,13 +99,13 @@ def test_wide_letters_take_two_columns(moment: Moment) -> None:
     assert text.count("雪") == 101
 
 
-def test_nothing_steers_a_terminal() -> None:
+def test_control_characters_are_escaped() -> None:
     shown = [as_text(hostile(), None, 90), *(moment_text(moment) for moment in hostile())]
     assert not any(UNSAFE.search(text.replace("\n", "")) for text in shown)
     assert all("\\x1b[31m" in text for text in shown)
 
 
-def test_rich_shows_the_same_and_takes_brackets_literally() -> None:
+def test_rich_shows_the_same_text_with_literal_brackets() -> None:
     for made, page in ((story(), TimelinePage(story(), 7)), (hostile(), TimelinePage(hostile(), 7))):
         out = io.StringIO()
         Console(file=out, width=90).print(page)
@@ -127,19 +127,19 @@ def test_rich_has_colours() -> None:
     ],
     ids=str,
 )
-def test_what_is_older_is_counted(older: int | None, last: str) -> None:
+def test_older_moments_are_counted(older: int | None, last: str) -> None:
     assert as_text(chain(30)[-20:], older).split("\n")[-1] == last
 
 
-def test_nothing_is_older_than_the_first() -> None:
+def test_no_older_moments_are_mentioned_at_the_start() -> None:
     assert "older" not in as_text(chain(3), None) + as_text(chain(3), 0)
 
 
-def test_nothing_to_show() -> None:
+def test_an_empty_timeline() -> None:
     assert as_text([], None) == "no moments"
 
 
-def test_days_are_told_where_there_are_several(moment: Moment) -> None:
+def test_dates_are_shown_if_a_timeline_has_several_days(moment: Moment) -> None:
     assert moment.time is not None
     later = replace(moment, time=moment.time + timedelta(days=400))
     lines = as_text([chain(1)[0], later], 0).split("\n")
@@ -147,11 +147,11 @@ def test_days_are_told_where_there_are_several(moment: Moment) -> None:
     assert lines[0] == "thread support-42 · 2 moments"
 
 
-def test_what_is_not_known_is_left_out(moment: Moment) -> None:
+def test_unknown_fields_are_omitted(moment: Moment) -> None:
     assert said(moment, step=None, time=None, nodes=(), source="").split()[:2] == ["2", moment.id[-8:]]
 
 
-def test_where_a_twin_and_a_fork_come_from(moment: Moment) -> None:
+def test_the_origin_of_twins_and_forks_is_shown(moment: Moment) -> None:
     origin = {"thread_id": HOSTILE, "checkpoint_id": "x"}
     assert "agent branched from 12345678" in said(moment, metadata={"keel_branched_from": "x12345678"})
     assert "agent rewound to the start" in said(moment, metadata={"keel_rewound_to": None})
@@ -166,13 +166,13 @@ def test_an_empty_label_is_shown(moment: Moment) -> None:
     assert "[]" in said(moment, labels=("",))
 
 
-def test_a_question_that_was_answered_does_not_wait(moment: Moment) -> None:
+def test_an_answered_question_is_not_shown_as_waiting(moment: Moment) -> None:
     asks = (Interrupt(value="Go?", id="1"),)
     assert "asked: Go?" in said(moment, interrupts=asks, is_leaf=False)
     assert "waits: Go?" in said(moment, interrupts=asks, is_leaf=True)
 
 
-def test_very_many_of_something_are_counted(moment: Moment) -> None:
+def test_long_lists_are_shortened_to_counts(moment: Moment) -> None:
     text = said(
         moment,
         interrupts=tuple(Interrupt(value=str(number), id=str(number)) for number in range(1000)),
@@ -186,12 +186,12 @@ def test_very_many_of_something_are_counted(moment: Moment) -> None:
     assert len(text) < 5000
 
 
-def test_the_head_of_a_thread_that_waits_for_nothing_is_done(moment: Moment) -> None:
+def test_the_head_of_a_finished_thread_is_done(moment: Moment) -> None:
     assert said(moment).endswith("done 397 B")
     assert "done" not in said(moment, next=("agent",))
 
 
-def test_one_moment() -> None:
+def test_one_moment_as_text() -> None:
     text = moment_text(story()[5])
     assert text.startswith("#5 · plan [before migration]\ncheckpoint     1f1e6316-")
     assert "asked: question: Migrate 12,482 rows?, rows: 12482" in text
@@ -207,7 +207,7 @@ def test_the_messages_of_one_moment() -> None:
     assert "failed" in moment_text(replace(chain(1)[0], changes=failed))
 
 
-def test_content_of_blocks_and_other_values() -> None:
+def test_content_blocks_and_other_values_are_shown() -> None:
     image = {"type": "image_url", "image_url": {"url": "x"}}
     new = (AIMessage([{"type": "text", "text": "two\nlines"}, image, "bare"]), {"a": [1]}, "text", None)
     text = moment_text(replace(chain(1)[0], changes=(Change("log", "+4", new),)))
@@ -218,7 +218,7 @@ def test_content_of_blocks_and_other_values() -> None:
     assert "  NoneType\n    null" in text
 
 
-def test_long_messages_are_cut() -> None:
+def test_long_messages_are_shortened() -> None:
     text = moment_text(replace(chain(1)[0], changes=messages(HumanMessage("word " * 100_000))))
     assert "498,000 more characters" in text
     assert len(text) < 4000
@@ -232,7 +232,7 @@ def test_one_moment_fits_its_width() -> None:
     assert [line.rstrip() for line in out.getvalue().split("\n")[:-1]] == moment_text(story()[5], 60).split("\n")
 
 
-def test_rich_takes_brackets_of_a_moment_literally() -> None:
+def test_rich_shows_brackets_of_a_moment_literally() -> None:
     for page in (MomentPage(hostile()[1]), compare_branches(hostile()[:2], hostile()[::3])):
         out = io.StringIO()
         Console(file=out, width=400).print(page)
@@ -242,7 +242,7 @@ def test_rich_takes_brackets_of_a_moment_literally() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("made", [long, wide, bushy], ids=["long", "wide", "bushy"])
-def test_the_work_grows_with_the_moments(made: Callable[[int], list[Moment]]) -> None:
+def test_the_work_grows_linearly(made: Callable[[int], list[Moment]]) -> None:
     few, many = made(60), made(600)
     assert calls(lambda: as_text(many)) < 12 * calls(lambda: as_text(few))
     assert len(as_text(many)) < 13 * len(as_text(few))
@@ -266,11 +266,11 @@ def test_ids_are_as_short_as_they_can_be() -> None:
         (7 * 10**15, "7000 TB"),
     ],
 )
-def test_sizes(count: int, text: str) -> None:
+def test_sizes_are_formatted(count: int, text: str) -> None:
     assert format_size(count) == text
 
 
-def test_a_request_for_approval_shows_what_it_is_about() -> None:
+def test_an_approval_request_shows_its_action_and_arguments() -> None:
     def pay(state: MessagesState) -> dict[str, Any]:
         request_approval("pay", {"who": "bob", "cents": 1000})
         return {}
@@ -284,7 +284,7 @@ def test_a_request_for_approval_shows_what_it_is_about() -> None:
 
 
 @pytest.mark.parametrize("sent", [Send("node", 1), [Send(cast("Any", {}), 1), "node", 7]])
-def test_sent_tasks_of_another_form_name_no_node(sent: Any) -> None:
+def test_malformed_sent_tasks_are_ignored(sent: Any) -> None:
     with MemorySaver() as saver:
         author = Author(SyncFace(lambda: saver), at(), (f"{number:08}" for number in count(1)))
         for _ in range(2):
@@ -294,7 +294,7 @@ def test_sent_tasks_of_another_form_name_no_node(sent: Any) -> None:
 
 
 @pytest.mark.parametrize("calls", [None, 7, ["x", {"name": 1}, {"args": {}}]])
-def test_messages_of_another_form_are_shown(calls: Any, tmp_path: Path) -> None:
+def test_malformed_messages_are_shown(calls: Any, tmp_path: Path) -> None:
     """Fields of a stored message are unchecked, as after damage."""
     odd = AIMessage.model_construct(content=7, tool_calls=calls, invalid_tool_calls=None)
     url = f"sqlite:///{tmp_path / 'agent.db'}"

@@ -49,11 +49,11 @@ def followed(rows: Sequence[TreeRow], place: int) -> int | None:
     return None
 
 
-def test_a_line() -> None:
+def test_moments_in_sequence_are_one_lane() -> None:
     assert picture(chain(3)) == ["◉", "●", "●"]
 
 
-def test_everything_that_happens() -> None:
+def test_a_tree_with_forks_and_subgraphs() -> None:
     assert picture(story()) == [
         "◉",
         "●",
@@ -73,18 +73,18 @@ def test_everything_that_happens() -> None:
     ]
 
 
-def test_what_is_not_shown_is_cut_off_below() -> None:
+def test_lines_to_hidden_moments_are_cut() -> None:
     rows = tree_rows(story()[-6:])
     assert picture(story()[-6:]) == ["◉", "●", "│ ●", "● ┊", "┊ ●", "  ●"]
     assert [len(row.cuts) for row in rows] == [0, 1, 1, 0, 0, 0]
     assert rows[0].is_older
 
 
-def test_the_first_moment_has_nothing_below() -> None:
+def test_the_first_moment_has_no_line_below() -> None:
     assert not tree_rows(chain(2))[0].is_older
 
 
-def test_the_way_to_the_head_is_the_first_lane_also_if_it_is_not_the_newest() -> None:
+def test_the_path_to_the_head_is_always_the_first_lane() -> None:
     thread = Thread()
     first = thread.add()
     head = thread.add("agent")
@@ -97,12 +97,12 @@ def test_a_crossing_is_drawn() -> None:
     assert picture(hostile()) == ["  ●", "  │ ○", "◉─┼─╯", "●─╯"]
 
 
-def test_the_order_does_not_matter() -> None:
+def test_the_order_of_moments_does_not_matter() -> None:
     moments = story()
     assert tree_rows(moments[::-1]) == tree_rows(moments)[::-1]
 
 
-def test_a_subgraph_with_a_memory_of_its_own_stands_below_each_call() -> None:
+def test_a_stateful_subgraph_is_drawn_below_each_call() -> None:
     thread = Thread()
     for _ in range(2):
         caller = thread.add("agent")
@@ -113,7 +113,7 @@ def test_a_subgraph_with_a_memory_of_its_own_stands_below_each_call() -> None:
     assert picture(moments) == ["  ○", "  ○", "◉─╯", "│ ○", "│ ○", "●─╯"]
 
 
-def test_subgraphs_of_subgraphs_stand_further_in() -> None:
+def test_nested_subgraphs_are_drawn_in_further_lanes() -> None:
     thread = Thread()
     outer = thread.add("agent")
     middle = thread.add("copy", ns=CALL, caller=outer)
@@ -122,12 +122,12 @@ def test_subgraphs_of_subgraphs_stand_further_in() -> None:
     assert [row.line.is_call for row in tree_rows(thread.finished())] == [False, True, True]
 
 
-def test_only_subgraphs() -> None:
+def test_a_tree_of_only_subgraph_moments() -> None:
     moments = [moment for moment in story() if moment.namespace]
     assert picture(moments) == ["○", "○", "○"]
 
 
-def test_more_branches_than_lanes_stand_apart() -> None:
+def test_branches_beyond_the_last_lane_are_drawn_unconnected() -> None:
     rows = tree_rows(wide(30))
     assert lane_count(rows) == MOST_LANES + 1
     assert sum(row.line.lane == MOST_LANES for row in rows) == 30 - MOST_LANES
@@ -136,7 +136,7 @@ def test_more_branches_than_lanes_stand_apart() -> None:
     assert not apart.is_older
 
 
-def test_nothing() -> None:
+def test_an_empty_tree() -> None:
     assert tree_rows([]) == []
     assert lane_count([]) == 0
 
@@ -169,13 +169,13 @@ def test_no_two_lines_share_a_lane(parents: list[int]) -> None:
 
 
 @pytest.mark.parametrize("parents", ["text", ["x"], {"": 1}, {1: "x"}, None], ids=repr)
-def test_metadata_that_is_not_langgraphs_says_nothing(parents: Any) -> None:
+def test_malformed_metadata_is_ignored(parents: Any) -> None:
     moment = replace(chain(1)[0], metadata={"parents": parents})
     assert tree_rows([replace(moment, address=replace(moment.address, checkpoint_ns="a:1"))])[0].line.lane == 0
 
 
 @pytest.mark.parametrize("made", [chain, wide, bushy])
-def test_the_work_grows_with_the_moments(made: Callable[[int], list[Moment]]) -> None:
+def test_the_work_grows_linearly(made: Callable[[int], list[Moment]]) -> None:
     few, many = made(300), made(3000)
     assert calls(lambda: tree_rows(many)) < 12 * calls(lambda: tree_rows(few))
     assert max(len(row.through) for row in tree_rows(many)) <= MOST_LANES

@@ -41,7 +41,7 @@ def graph_on(saver: FileSaver) -> Any:
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["later", "at-once"])
-def test_each_is_a_commit_of_its_own(repository: Repository, saver: FileSaver, waits: bool) -> None:
+def test_each_rewind_and_fork_is_a_separate_commit(repository: Repository, saver: FileSaver, waits: bool) -> None:
     graph = graph_on(saver)
     graph.invoke({"log": ["in"]}, CONFIG)
     if waits:
@@ -62,7 +62,7 @@ def test_each_is_a_commit_of_its_own(repository: Repository, saver: FileSaver, w
     assert repository.titles(expected=5)[4:] == ["thread t: step 1 (loop)"]
 
 
-def test_what_was_refused_is_no_commit(repository: Repository, saver: FileSaver) -> None:
+def test_refused_operations_make_no_commit(repository: Repository, saver: FileSaver) -> None:
     graph = graph_on(saver)
     graph.invoke({"log": ["in"]}, CONFIG)
     assert len(repository.titles(expected=1)) == 1

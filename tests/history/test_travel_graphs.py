@@ -111,7 +111,7 @@ def log(graph: Graph, config: RunnableConfig = CONFIG) -> Any:
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("form", ["listed", "of the user's own"])
-def test_nothing_begins_from_a_checkpoint_that_is_gone(run: Runner, durability: Any, form: str) -> None:
+def test_a_run_from_a_pruned_checkpoint_is_refused(run: Runner, durability: Any, form: str) -> None:
     """LangGraph would start again, without the conversation so far."""
     graph = run.chain("a")
     for word in ("one", "two"):
@@ -131,7 +131,7 @@ def test_nothing_begins_from_a_checkpoint_that_is_gone(run: Runner, durability: 
     assert not graph.get_state(old).values
 
 
-def test_the_nodes_after_the_moment_run_again(run: Runner) -> None:
+def test_nodes_after_the_rewind_target_run_again(run: Runner) -> None:
     graph = run.chain("a", "b", "c")
     run(graph, {"log": ["in"]})
     at, before = moment(graph, "b"), run.everything()
@@ -152,7 +152,7 @@ def test_the_nodes_after_the_moment_run_again(run: Runner) -> None:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_turns_of_a_chat(run: Runner, durability: Any) -> None:
+def test_a_chat_is_rewound_by_turns(run: Runner, durability: Any) -> None:
     graph = run.chain("a", "b")
     ends = []
     for turn in "xyz":
@@ -164,7 +164,7 @@ def test_turns_of_a_chat(run: Runner, durability: Any) -> None:
     assert log(graph) == ["x", "a", "b", "y", "a", "b", "z", "a", "b"]
 
 
-def test_a_fork_leaves_the_source_alone(run: Runner) -> None:
+def test_a_fork_leaves_the_source_unchanged(run: Runner) -> None:
     graph = run.chain("a", "b", "c")
     run(graph, {"log": ["in"]})
     at, before = moment(graph, "c"), run.everything()
@@ -177,7 +177,7 @@ def test_a_fork_leaves_the_source_alone(run: Runner) -> None:
     assert [each.next for each in graph.get_state_history(config)][-4:] == [("c",), ("b",), ("a",), ("__start__",)]
 
 
-def test_a_branch_goes_on_beside_the_trunk(run: Runner) -> None:
+def test_a_branch_continues_without_changing_the_trunk(run: Runner) -> None:
     graph = run.chain("a", "b", "c")
     run(graph, {"log": ["in"]})
     config = run.fork(moment(graph, "c").config)
@@ -189,7 +189,7 @@ def test_a_branch_goes_on_beside_the_trunk(run: Runner) -> None:
     assert log(graph) == ["in", "a", "b", "changed", "c"]
 
 
-def test_a_question_is_asked_again(run: Runner) -> None:
+def test_a_question_is_asked_again_after_a_rewind(run: Runner) -> None:
     graph = run.chain("a", run.asks, "c")
     run(graph, {"log": ["in"]})
     at = moment(graph, "n1")
@@ -204,7 +204,7 @@ def test_a_question_is_asked_again(run: Runner) -> None:
     assert run(graph, Command(resume="no"))["log"] == ["in", "a", "answered no", "c"]
 
 
-def test_an_answer_straight_after_rewinding(run: Runner) -> None:
+def test_an_answer_can_follow_a_rewind_or_fork_directly(run: Runner) -> None:
     graph = run.chain("a", run.asks, "c")
     run(graph, {"log": ["in"]})
     at = moment(graph, "n1")
@@ -215,7 +215,7 @@ def test_an_answer_straight_after_rewinding(run: Runner) -> None:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_a_question_that_waits_is_forked_unanswered(run: Runner, durability: Any) -> None:
+def test_a_waiting_question_is_forked_unanswered(run: Runner, durability: Any) -> None:
     graph = run.chain("a", run.asks, "c")
     run(graph, {"log": ["in"]}, durability=durability)
     config = run.fork(graph.get_state(CONFIG).config, "u")
@@ -243,7 +243,7 @@ def notes(graph: Graph, saver: KeelSaver, thread: str = "t") -> Any:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_the_memory_of_a_subgraph_goes_back(run: Runner, durability: Any) -> None:
+def test_a_rewind_restores_the_memory_of_a_subgraph(run: Runner, durability: Any) -> None:
     graph = calling(run, True)
     ends, remembered = [], []
     for turn in "xyz":
@@ -264,7 +264,7 @@ def test_the_memory_of_a_subgraph_goes_back(run: Runner, durability: Any) -> Non
     assert len(notes(graph, run.saver)) == 3
 
 
-def test_a_subgraph_with_a_memory_begins_anew(run: Runner) -> None:
+def test_a_rewind_before_a_subgraph_call_clears_its_memory(run: Runner) -> None:
     graph = calling(run, True)
     run(graph, {"log": ["x"]})
     for following in ("n1", "a"):
@@ -301,7 +301,7 @@ class Deltas(TypedDict):
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_delta_channels_go_back(run: Runner, durability: Any) -> None:
+def test_delta_channels_are_rewound_and_forked(run: Runner, durability: Any) -> None:
     graph = run.chain("a", "b", "c", state=Deltas)
     for turn in "xy":
         run(graph, {"log": [turn]}, durability=durability)
@@ -317,7 +317,7 @@ def test_delta_channels_go_back(run: Runner, durability: Any) -> None:
                 assert run(graph, None, each, durability=durability)["log"] == [*at.values["log"], *rest]
 
 
-def test_sends_run_again(run: Runner) -> None:
+def test_sent_tasks_run_again_after_a_rewind_or_fork(run: Runner) -> None:
     def work(state: Any) -> State:
         run.ran.append(state["part"])
         return {"log": [f"did {state['part']}"]}
@@ -338,7 +338,7 @@ def test_sends_run_again(run: Runner) -> None:
         assert sorted(run.ran) == ["c", "x", "y", "z"]
 
 
-def test_the_functional_api(run: Runner) -> None:
+def test_an_entrypoint_is_rewound_and_forked(run: Runner) -> None:
     @task
     def double(n: int) -> int:
         run.ran.append(f"double {n}")
@@ -372,7 +372,7 @@ def test_the_functional_api(run: Runner) -> None:
     assert run(graph, Command(resume="no")) == [12, "no"]
 
 
-def test_pruned_threads_are_rewound_and_forked(run: Runner) -> None:
+def test_pruned_threads_can_be_rewound_and_forked(run: Runner) -> None:
     graph = calling(run, True)
     for turn in "xy":
         run(graph, {"log": [turn]})
@@ -393,7 +393,7 @@ def called_by(saver: KeelSaver, model: str) -> set[str]:
     return {each.config["configurable"]["checkpoint_id"] for each in saver.list(CONFIG, filter={"model": model})}
 
 
-def test_a_twin_is_of_its_thread_but_no_call_led_to_it(run: Runner) -> None:
+def test_a_twin_keeps_models_of_its_thread_without_listing_calls_twice(run: Runner) -> None:
     """A twin keeps its thread's models, so that drift is noticed.
 
     No call is listed twice.

@@ -26,7 +26,7 @@ def saver(place: Place) -> Iterator[KeelSaver]:
 
 
 @pytest.mark.parametrize("how", ["rewind", "rewind, then a step", "label on the way that was left", "update"])
-def test_a_prune_keeps_the_calls_of_a_way_that_was_left(saver: KeelSaver, how: str) -> None:
+def test_a_prune_keeps_the_calls_of_an_abandoned_branch(saver: KeelSaver, how: str) -> None:
     paid: list[int] = []
 
     @tool
@@ -55,7 +55,7 @@ def test_a_prune_keeps_the_calls_of_a_way_that_was_left(saver: KeelSaver, how: s
     assert paid == [3]
 
 
-def test_a_prune_keeps_what_subgraphs_remembered_where_a_label_is(saver: KeelSaver) -> None:
+def test_a_prune_keeps_the_memory_of_subgraphs_at_a_label(saver: KeelSaver) -> None:
     inner = StateGraph(State).add_node("count", lambda state: {"log": ["once"]}).add_edge(START, "count")
     made = graph(saver, ("sub", inner.compile(checkpointer=True)))
     made.invoke({"log": [1]}, CONFIG, durability="sync")
@@ -83,7 +83,7 @@ def test_a_deleted_run_is_deleted_from_its_twins(saver: KeelSaver) -> None:
     assert saver.timeline("t").head.values["log"] == ["a"]
 
 
-def test_a_replay_of_a_rewound_thread_compares_the_step_that_led_to_it() -> None:
+def test_a_replay_of_a_rewound_thread_compares_its_last_step() -> None:
     words = ["one", "two"]
     with MemorySaver() as saver:
         made = graph(saver, ("speak", lambda state: {"log": [words[0]]}), say("b"))
@@ -98,7 +98,7 @@ def test_a_replay_of_a_rewound_thread_compares_the_step_that_led_to_it() -> None
 # -- forks with values ---------------------------------------------------------------------------------------------
 
 
-def test_a_fork_with_values_goes_on_by_its_config(saver: KeelSaver) -> None:
+def test_a_fork_with_values_resumes_from_its_config(saver: KeelSaver) -> None:
     made = graph(saver, say("a"), say("b"))
     made.invoke({"log": []}, CONFIG, durability="sync")
     tl = saver.timeline("t")
@@ -109,7 +109,7 @@ def test_a_fork_with_values_goes_on_by_its_config(saver: KeelSaver) -> None:
         assert made.invoke({"log": ["turn"]}, config)["log"].count("turn") == 2
 
 
-def test_a_fork_with_values_that_cannot_be_made_leaves_nothing(saver: KeelSaver) -> None:
+def test_a_failed_fork_with_values_leaves_no_thread(saver: KeelSaver) -> None:
     made = graph(saver, say("a"), say("b"))
     made.invoke({"log": []}, CONFIG, durability="sync")
     tl = saver.timeline("t")
@@ -127,7 +127,7 @@ def test_a_fork_with_values_that_cannot_be_made_leaves_nothing(saver: KeelSaver)
 
 
 @pytest.mark.parametrize("durability", ["sync", "exit"])
-def test_an_answered_question_waits_no_more(saver: KeelSaver, durability: Any) -> None:
+def test_an_answered_question_no_longer_waits(saver: KeelSaver, durability: Any) -> None:
     made = graph(saver, ("ask", lambda state: {"log": [interrupt("may I?")]}))
     made.invoke({"log": []}, CONFIG, durability=durability)
     assert [len(saver.timeline("t").find(**what)) for what in WAITS_AND_ASKED] == [1, 1]
@@ -137,7 +137,7 @@ def test_an_answered_question_waits_no_more(saver: KeelSaver, durability: Any) -
     assert "asked: may I?" in str(tl)
 
 
-def test_the_head_is_the_latest_and_not_what_was_put_last(saver: KeelSaver) -> None:
+def test_a_branch_stored_last_is_not_the_head(saver: KeelSaver) -> None:
     graph(saver, say("a"), say("b")).invoke({"log": []}, CONFIG, durability="sync")
     tl = saver.timeline("t")
     tl.fork(1)
@@ -146,7 +146,7 @@ def test_the_head_is_the_latest_and_not_what_was_put_last(saver: KeelSaver) -> N
     assert [edit.after for edit in tl.diff(2) if edit.path[0] == "log"] == ["b"]
 
 
-def test_what_is_put_anew_and_is_the_same_did_not_change() -> None:
+def test_equal_values_stored_again_are_not_changes() -> None:
     with MemorySaver() as saver:
         at: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
         for step, log in enumerate([["a"], ["a", "b"], []]):
@@ -158,7 +158,7 @@ def test_what_is_put_anew_and_is_the_same_did_not_change() -> None:
     assert told == [{"log": "+1: a", "nan": "= nan", "empty": "= []"}, {"log": "+1: b"}, {"log": "-2"}]
 
 
-def test_a_search_reads_all_that_was_added(saver: KeelSaver) -> None:
+def test_a_search_reads_all_added_values(saver: KeelSaver) -> None:
     graph(saver, ("a", lambda state: {"log": ["x" * 200 + "needle", *"bcdef"]})).invoke({"log": []}, CONFIG)
     tl = saver.timeline("t")
     assert [moment.nodes for moment in tl.find(text="needle")] == [("a",)]
@@ -169,7 +169,7 @@ def test_a_search_reads_all_that_was_added(saver: KeelSaver) -> None:
             tl.find(after=when)  # type: ignore[arg-type]
 
 
-def test_positions_of_a_long_thread_are_compared_from_its_first() -> None:
+def test_negative_positions_compare_correctly_in_find() -> None:
     with MemorySaver() as saver:
         at: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
         for step in range(600):

@@ -11,14 +11,14 @@ TEXTS = st.text("ab \n.", max_size=20)
 
 
 @given(TEXTS, TEXTS)
-def test_both_texts_are_in_it(before: str, after: str) -> None:
+def test_a_word_diff_contains_both_texts(before: str, after: str) -> None:
     parts = parts_between(before, after)
     assert "".join(text for kind, text in parts if kind != "added") == before
     assert "".join(text for kind, text in parts if kind != "removed") == after
     assert all(text for _, text in parts)
 
 
-def test_a_changed_word_is_what_changed() -> None:
+def test_a_changed_word_is_the_only_change() -> None:
     assert parts_between("the red house.", "the blue house.") == [
         ("same", "the "),
         ("removed", "red"),
@@ -27,11 +27,11 @@ def test_a_changed_word_is_what_changed() -> None:
     ]
 
 
-def test_what_stays_between_two_changes_is_the_same() -> None:
+def test_unchanged_words_between_two_changes_are_kept() -> None:
     assert ("same", " and so is ") in parts_between("Ann and so is Bob", "Eve and so is Joe")
 
 
-def test_words_that_changed_side_by_side_are_one_change() -> None:
+def test_adjacent_changed_words_are_one_change() -> None:
     assert parts_between("a red brick house", "a blue wooden house") == [
         ("same", "a "),
         ("removed", "red brick"),

@@ -70,7 +70,7 @@ def test_a_saver_without_keys_is_refused_before_it_writes(
         assert [each.thread_id for each in theirs.threads()] == (["t"] if tenant == "acme" else [])
 
 
-def test_a_store_in_memory_and_two_tiers_are_refused(tmp_path: Path) -> None:
+def test_memory_and_tiered_savers_without_keys_are_refused(tmp_path: Path) -> None:
     def tiers(name: str, **options: Any) -> KeelSaver:
         hot, cold = (SqliteSaver(tmp_path / each) for each in (f"{name}.hot", f"{name}.cold"))
         return TieredSaver(hot=hot, cold=cold, **options)
@@ -85,7 +85,7 @@ def test_a_store_in_memory_and_two_tiers_are_refused(tmp_path: Path) -> None:
             assert text_of(saver) == "sealed"
 
 
-def test_a_saver_without_keys_that_was_open_before_is_found_out(place: Place) -> None:
+def test_writes_of_an_earlier_saver_without_keys_are_detected(place: Place) -> None:
     """As `keys/README.md` documents: a check at each write would cost a round trip."""
     with place.open() as early:
         text_of(early)
@@ -102,7 +102,7 @@ def _error_of(call: Callable[[], Any]) -> BaseException:
     return raised.value
 
 
-def test_the_check_costs_no_put_a_trip(place: Place) -> None:
+def test_the_check_for_encryption_adds_no_round_trip_to_a_put(place: Place) -> None:
     counter = Counter()
     with place.open() as saver:
         tapped = with_tap(saver, counter)
@@ -147,7 +147,7 @@ def exchange(place: Place) -> None:
                         database.execute(statement.encode())
 
 
-def test_tenants_cannot_be_exchanged_without_a_key(place: Place) -> None:
+def test_exchanging_the_data_of_two_tenants_is_detected(place: Place) -> None:
     with place.open(encryption=KEYRING) as saver:
         for tenant in ("acme", "globex"):
             put(saver.for_tenant(tenant), f"payroll of {tenant}")
@@ -182,7 +182,7 @@ def graft(place: Place, source: str, target: str) -> None:
 
 @pytest.mark.parametrize("way", ["copy", "fork"])
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_copy_does_not_open_what_its_source_gets_later(tmp_path: Path, way: str, elsewhere: bool) -> None:
+def test_the_key_of_a_copy_does_not_open_later_data_of_its_source(tmp_path: Path, way: str, elsewhere: bool) -> None:
     place = Place("sqlite", f"sqlite:///{tmp_path}/keel.db")
     keyring = Keyring(LocalKey("k1", bytes(range(32))), refresh=0)
     with place.open(encryption=keyring) as saver, place.open(encryption=keyring) as other:
@@ -242,7 +242,7 @@ def test_keys_show_tries_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("obstore", lambda path: SqliteSaver(path / "keel.db", blobs="s3://bucket/prefix")),
     ],
 )
-def test_what_is_to_be_installed_is_the_real_package(
+def test_install_advice_names_the_real_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, call: Callable[[Path], Any]
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:

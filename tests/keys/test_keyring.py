@@ -30,7 +30,7 @@ def test_a_keyring_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes of files are those of POSIX")
-def test_a_keyring_is_read_from_a_file_of_its_owner(tmp_path: Path) -> None:
+def test_a_keyring_is_read_only_from_a_private_file(tmp_path: Path) -> None:
     path = tmp_path / "keel.keys"
     path.write_text(f"# of this year\n{new_key('2026')}\n# of the last one\nold:{SHOWN}\n")
     path.chmod(0o600)
@@ -54,7 +54,7 @@ def test_a_keyring_is_read_from_a_file_of_its_owner(tmp_path: Path) -> None:
         (f"a:{b64encode(bytes(32)).decode()}", "is not random"),
     ],
 )
-def test_what_is_no_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
+def test_an_invalid_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
     monkeypatch.setenv("KEEL_KEYS", text)
     with pytest.raises(InvalidInput, match=said) as refused:
         Keyring.from_env()
@@ -78,7 +78,7 @@ def test_what_is_no_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch
         lambda: MemorySaver().keys.list(),
     ],
 )
-def test_what_cannot_be_meant_is_refused(make: Any) -> None:
+def test_invalid_keyrings_are_refused(make: Any) -> None:
     with pytest.raises(InvalidInput) as refused:
         make()
     assert SHOWN[:20] not in str(refused.value)
@@ -123,7 +123,7 @@ def test_a_master_key_is_rotated_while_others_write(tmp_path: Path) -> None:
         values(gone)
 
 
-def test_a_key_of_another_one_under_its_name_is_said(tmp_path: Path) -> None:
+def test_a_different_key_with_the_same_name_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "keel.db"
     with SqliteSaver(path, encryption=Keyring(LocalKey("a", SECRET))) as saver:
         put(saver, 1)
@@ -155,7 +155,7 @@ class Service:
         return self._key.unwrap(wrapped, context)
 
 
-def test_a_service_is_asked_once_by_each_saver(tmp_path: Path) -> None:
+def test_each_saver_asks_the_key_service_once_to_unwrap(tmp_path: Path) -> None:
     service = Service()
     with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(service)) as saver:
         config = put(saver, 1)
@@ -172,7 +172,7 @@ def test_a_service_is_asked_once_by_each_saver(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_after_the_first_a_put_and_a_read_are_one_trip(stores: Any, backend: str) -> None:
+def test_later_puts_and_reads_take_one_round_trip(stores: Any, backend: str) -> None:
     keyring, counter = Keyring(LocalKey("a", SECRET), refresh=float("inf")), Counter()
 
     def opened() -> KeelSaver:
@@ -204,7 +204,7 @@ def test_sizes_are_padded_to_steps() -> None:
     assert len(set(sizes)) < 200
 
 
-def test_the_commands_make_show_and_rotate_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_create_show_and_rotate_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path}/keel.db"
     made = keel_json("keys", "new", "2026")
     assert made["key"].startswith("2026:")
@@ -223,7 +223,7 @@ def test_the_commands_make_show_and_rotate_keys(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("trip", range(6))
-def test_a_thread_that_is_deleted_while_it_is_put_first_can_be_read(tmp_path: Path, trip: int) -> None:
+def test_a_thread_deleted_during_its_first_put_stays_readable(tmp_path: Path, trip: int) -> None:
     keyring = Keyring(LocalKey("a", SECRET))
     with SqliteSaver(tmp_path / "keel.db", encryption=keyring) as other:
         put(other, 1)

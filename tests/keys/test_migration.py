@@ -44,7 +44,7 @@ each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", sized(["memory"], ["memory"], BACKENDS))
-def test_every_feature_is_as_it_was(store: Any, backend: str) -> None:
+def test_every_feature_works_the_same_after_a_migration(store: Any, backend: str) -> None:
     def open_(**options: Any) -> KeelSaver:
         saver: KeelSaver = store.open(**options)
         return saver
@@ -96,7 +96,7 @@ def plain_in(store: Any) -> Any:
 
 
 @each_backend
-def test_it_is_cut_off_at_each_request_and_resumed(store: Any, backend: str) -> None:
+def test_a_migration_interrupted_repeatedly_is_resumed(store: Any, backend: str) -> None:
     with store.open() as saver:
         story(saver)
         before = values(saver)
@@ -120,7 +120,7 @@ def test_it_is_cut_off_at_each_request_and_resumed(store: Any, backend: str) -> 
 
 
 @each_backend
-def test_it_is_resumed_from_wherever_it_was_cut_off_first(store: Any, backend: str) -> None:
+def test_a_migration_interrupted_at_any_request_is_resumed(store: Any, backend: str) -> None:
     """The second attempt does the rest, whichever request the first one failed at."""
     cut, was_cut = 0, True
     while was_cut:
@@ -144,7 +144,7 @@ def test_it_is_resumed_from_wherever_it_was_cut_off_first(store: Any, backend: s
 
 
 @each_backend
-def test_runs_write_meanwhile(store: Any, backend: str) -> None:
+def test_runs_write_during_a_migration(store: Any, backend: str) -> None:
     with store.open() as saver:
         for number in range(6):
             thread = at(f"t{number}")
@@ -179,7 +179,7 @@ def test_runs_write_meanwhile(store: Any, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["memory", "files"])
-def test_rows_are_found_that_only_a_newer_checkpoint_shows(store: Any, backend: str) -> None:
+def test_rows_referenced_only_by_a_newer_checkpoint_are_sealed(store: Any, backend: str) -> None:
     """Before each request, another saver stores a checkpoint and prunes earlier ones.
 
     The new checkpoint shows rows in plain text.
@@ -215,7 +215,7 @@ def numbered(number: int) -> Any:
 
 
 @each_backend
-def test_what_it_promises_of_plain_text(store: Any, backend: str) -> None:
+def test_plain_text_is_refused_except_during_a_migration(store: Any, backend: str) -> None:
     old = store.open()  # a process without keys that opened the store before it was encrypted
     story(old)
     before = values(old)
@@ -259,7 +259,7 @@ def test_each_tenant_is_migrated(tmp_path: Path) -> None:
         assert values(saver.for_tenant("bolt")) == before
 
 
-def test_a_list_is_narrowed_to_what_is_there_before_and_after(tmp_path: Path) -> None:
+def test_threads_are_found_by_owner_before_and_after_a_migration(tmp_path: Path) -> None:
     def found(saver: KeelSaver) -> list[list[str]]:
         return [[info.thread_id for info in saver.threads(owner=owner)] for owner in ("ann", "ben")]
 
@@ -275,7 +275,7 @@ def test_a_list_is_narrowed_to_what_is_there_before_and_after(tmp_path: Path) ->
         assert found(saver) == before
 
 
-def test_a_thread_that_cannot_be_read_is_said_and_left(tmp_path: Path) -> None:
+def test_an_unreadable_thread_is_reported_and_not_sealed(tmp_path: Path) -> None:
     saver = MemorySaver()
     story(saver)
     state: Any = driver_of(saver).state
@@ -289,7 +289,7 @@ def test_a_thread_that_cannot_be_read_is_said_and_left(tmp_path: Path) -> None:
     assert "cannot be read and were not sealed" in str(done)
 
 
-def test_what_cannot_be_migrated_is_refused(tmp_path: Path) -> None:
+def test_impossible_migrations_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="does not allow a migration"):
         MemorySaver(encryption=STRICT).keys.migrate()
     with pytest.raises(InvalidInput, match="no keyring"):
@@ -300,7 +300,7 @@ def test_what_cannot_be_migrated_is_refused(tmp_path: Path) -> None:
         Store.list_writes(object(), "t", None, 1)  # type: ignore[arg-type]
 
 
-def test_it_ends_while_a_thread_is_read_that_was_plain(tmp_path: Path) -> None:
+def test_a_migration_may_end_during_a_read(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         story(saver)
         before = values(saver)
@@ -315,7 +315,7 @@ def test_it_ends_while_a_thread_is_read_that_was_plain(tmp_path: Path) -> None:
             path.rename(tmp_path / path.name.replace("again", "keel"))
 
 
-def test_a_receipt_says_what_backups_hold(tmp_path: Path) -> None:
+def test_an_erasure_receipt_describes_backups(tmp_path: Path) -> None:
     metadata: Any = {"source": "loop", "step": 1, "parents": {}, "user_id": "ann"}
 
     def erase(**options: Any) -> str:
@@ -335,7 +335,7 @@ def test_a_receipt_says_what_backups_hold(tmp_path: Path) -> None:
     assert "plain text" not in erase(encryption=STRICT)
 
 
-def test_asynchronously() -> None:
+def test_amigrate_completes() -> None:
     async def migrate() -> None:
         saver = MemorySaver(encryption=MIGRATING)
         await saver.aput(at("t"), numbered(1), {"source": "loop", "step": 1, "parents": {}}, {})
@@ -344,7 +344,7 @@ def test_asynchronously() -> None:
     asyncio.run(migrate())
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_migrate_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path}/keel.db"
     with SqliteSaver(tmp_path / "keel.db") as saver:
         story(saver)

@@ -74,7 +74,7 @@ def found_in(raw: bytes, texts: Collection[str]) -> set[str]:
 
 
 @each_backend
-def test_no_name_stands_in_a_store(store: Any, backend: str) -> None:
+def test_a_store_contains_no_hidden_name(store: Any, backend: str) -> None:
     with store.open(encryption=HIDING) as saver:
         tell(saver, MARK, names=True)
         raw = store.raw()
@@ -86,7 +86,7 @@ def test_no_name_stands_in_a_store(store: Any, backend: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [(SqliteSaver, "keel.db"), (FileSaver, "")], ids=["sqlite", "files"])
-def test_nor_in_any_file_or_its_name(tmp_path: Path, kind: Any, name: str) -> None:
+def test_no_file_or_file_name_contains_a_hidden_name(tmp_path: Path, kind: Any, name: str) -> None:
     with kind(tmp_path / name, encryption=HIDING) as saver:
         tell(saver, MARK, names=True)
         parts = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
@@ -97,7 +97,7 @@ def test_nor_in_any_file_or_its_name(tmp_path: Path, kind: Any, name: str) -> No
 @pytest.mark.heavy
 @pytest.mark.slow
 @each_backend
-def test_no_name_of_the_golden_story_stands_there(stores: Any, backend: str) -> None:
+def test_a_store_contains_no_name_of_the_golden_story(stores: Any, backend: str) -> None:
     """All channels, namespaces and nodes that its savers show."""
 
     def open_(**options: Any) -> KeelSaver:
@@ -123,7 +123,7 @@ def test_no_name_of_the_golden_story_stands_there(stores: Any, backend: str) -> 
     stores[backend].wipe()
 
 
-def test_tasks_of_a_graph_are_no_hashes_that_can_be_guessed(tmp_path: Path) -> None:
+def test_task_ids_that_can_be_guessed_are_hidden(tmp_path: Path) -> None:
     """LangGraph derives a task's id from its node and namespace, without a key."""
 
     def fail(state: MessagesState) -> None:
@@ -144,7 +144,7 @@ def test_tasks_of_a_graph_are_no_hashes_that_can_be_guessed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["", "a", "a" * 15, "a" * 16, "nul\0", "\0", "\x80", "ä€😀", "\ud800", "x" * 10_000])
-def test_a_name_is_opened_again(name: str) -> None:
+def test_a_hidden_name_can_be_opened(name: str) -> None:
     names, other, again = Names(bytes(32)), Names(b"x" * 32), Names(bytes(32))
     token = names.hide(b"channel", name)
     assert token == again.hide(b"channel", name)
@@ -164,7 +164,7 @@ def test_sizes_of_names_are_padded() -> None:
     assert len({len(names.hide(b"channel", "n" * size)) for size in range(1000)}) == 63
 
 
-def test_more_names_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_names_than_the_cache_holds_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("langgraph_keel.keys.names._MOST", 3)
     names = Names(bytes(32))
     tokens = [names.hide(b"channel", f"name {number}") for number in range(10)]
@@ -191,7 +191,7 @@ def put(saver: KeelSaver, thread_id: str = "t", number: int = 1) -> Any:
 
 @each_backend
 @pytest.mark.parametrize("first", [OPEN, HIDING], ids=["open", "hiding"])
-def test_a_mismatch_is_refused_and_nothing_is_written(store: Any, backend: str, first: Keyring) -> None:
+def test_a_mismatch_of_hide_names_is_refused_before_writing(store: Any, backend: str, first: Keyring) -> None:
     other = OPEN if first is HIDING else HIDING
     with store.open(encryption=first) as saver:
         for view in (saver, saver.for_tenant("acme")):
@@ -223,7 +223,7 @@ def test_a_mismatch_is_refused_and_nothing_is_written(store: Any, backend: str, 
         assert len(saver.get_tuple(at("t")).checkpoint["channel_values"]["list"]) == 2
 
 
-def test_a_new_store_hides_none_unless_it_is_said() -> None:
+def test_a_new_store_hides_no_names_by_default() -> None:
     saver = MemorySaver(encryption=EITHER)
     put(saver)
     state: Any = driver_of(saver).state
@@ -231,7 +231,7 @@ def test_a_new_store_hides_none_unless_it_is_said() -> None:
 
 
 @each_backend
-def test_what_is_asked_of_an_empty_store_makes_no_keys(store: Any, backend: str) -> None:
+def test_reads_of_an_empty_store_create_no_keys(store: Any, backend: str) -> None:
     before = store.raw()
     with store.open(encryption=HIDING) as saver:
         assert saver.get_tuple(at("t", "sub")) is None
@@ -241,12 +241,12 @@ def test_what_is_asked_of_an_empty_store_makes_no_keys(store: Any, backend: str)
 
 
 @pytest.mark.parametrize("value", ["yes", 1, 0, 2.0, []])
-def test_what_cannot_be_meant_is_refused(value: Any) -> None:
+def test_an_invalid_hide_names_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput, match="hide_names must be"):
         Keyring(KEY, hide_names=value)
 
 
-def test_plain_text_is_not_migrated_to_hidden_names() -> None:
+def test_migrate_and_hide_names_cannot_be_combined() -> None:
     with pytest.raises(InvalidInput, match="cannot be combined"):
         Keyring(KEY, migrate=True, hide_names=True)
 
@@ -278,7 +278,7 @@ def test_names_of_any_length(store: Any, backend: str) -> None:
 
 
 @each_backend
-def test_after_the_first_a_put_and_a_read_are_one_trip(store: Any, backend: str) -> None:
+def test_later_puts_and_reads_take_one_round_trip(store: Any, backend: str) -> None:
     counter, keyring = Counter(), Keyring(KEY, hide_names=True, refresh=float("inf"))
     saver = with_tap(store.open(encryption=keyring), counter)
     put(saver)
@@ -293,7 +293,7 @@ def test_after_the_first_a_put_and_a_read_are_one_trip(store: Any, backend: str)
     assert counter.taken() <= 3
 
 
-def test_a_renewal_leaves_names_as_they_are(tmp_path: Path) -> None:
+def test_a_renewal_keeps_names_readable(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db", encryption=HIDING) as saver:
         put(saver)
         saver.labels.set(at("t"), "name")
@@ -307,7 +307,7 @@ def test_a_renewal_leaves_names_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keyring", [None, OPEN, HIDING], ids=["plain", "sealed", "hiding"])
-def test_a_store_that_is_put_back_while_it_is_open_is_read_as_it_is(tmp_path: Path, keyring: Keyring | None) -> None:
+def test_a_store_restored_while_open_is_read_correctly(tmp_path: Path, keyring: Keyring | None) -> None:
     """SQLite counts stamps: after a restore, a stamp may belong to another checkpoint."""
     path = tmp_path / "keel.db"
     with SqliteSaver(path, encryption=keyring) as saver, SqliteSaver(path, encryption=keyring) as other:
@@ -325,7 +325,7 @@ def test_a_store_that_is_put_back_while_it_is_open_is_read_as_it_is(tmp_path: Pa
         assert found.pending_writes == [("task", "x", 4)]
 
 
-def test_a_changed_name_is_a_named_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_changed_name_raises_seal_broken(caplog: pytest.LogCaptureFixture) -> None:
     saver = MemorySaver(encryption=HIDING)
     for thread in ("t", "u"):
         put(saver, thread)
@@ -343,7 +343,7 @@ def test_a_changed_name_is_a_named_error(caplog: pytest.LogCaptureFixture) -> No
 
 
 @pytest.mark.parametrize("renewed", [False, True])
-def test_the_key_of_names_cannot_be_taken_away(tmp_path: Path, renewed: bool) -> None:
+def test_a_removed_key_of_names_is_detected(tmp_path: Path, renewed: bool) -> None:
     """An attacker removes it; a saver that accepts `None` would write plain names."""
     path = tmp_path / "keel.db"
     with SqliteSaver(path, encryption=HIDING) as saver:
@@ -361,7 +361,7 @@ def test_the_key_of_names_cannot_be_taken_away(tmp_path: Path, renewed: bool) ->
             put(saver, "new")
 
 
-def test_commands_need_the_keys_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_need_only_the_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path}/keel.db"
     monkeypatch.setenv("KEEL_KEYS", new_key("k"))
     with open_saver(url, encryption=Keyring.from_env(hide_names=True)) as saver:

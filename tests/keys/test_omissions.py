@@ -55,7 +55,7 @@ def fill(saver: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize("what", OMISSIONS)
-def test_an_omission_changes_no_value_and_is_on_the_page(what: str) -> None:
+def test_an_omission_changes_no_value_and_is_documented(what: str) -> None:
     backend = MemoryUnderTest()
     fill(backend.open(encryption=KEYRING))
     take_away, left = OMISSIONS[what]

@@ -89,7 +89,7 @@ def read(saver: KeelSaver, number: int) -> None:
 
 
 @each_backend
-def test_what_is_new_is_sealed_with_no_key_of_before(store: Any, backend: str, sealed: list[bytes]) -> None:
+def test_new_data_is_not_sealed_with_earlier_keys(store: Any, backend: str, sealed: list[bytes]) -> None:
     """Checks all earlier secrets, more than the old master key and a copy reveal."""
     with store.open(encryption=Keyring(OLD, refresh=0)) as saver:
         for each in views(saver):
@@ -117,7 +117,7 @@ def test_what_is_new_is_sealed_with_no_key_of_before(store: Any, backend: str, s
 
 
 @each_backend
-def test_nothing_in_a_later_copy_is_opened_with_the_keys_of_before(store: Any, backend: str) -> None:
+def test_earlier_keys_open_nothing_in_a_later_copy(store: Any, backend: str) -> None:
     """Neither the new store key nor later data keys, which were wrapped again."""
     with store.open(encryption=Keyring(OLD)) as saver:
         put(saver, "t", 1)
@@ -186,7 +186,7 @@ def opens(key: Sealer, part: Sequence[Any]) -> bool:
 
 @pytest.mark.slow
 @each_backend
-def test_eight_writers_go_on_while_keys_are_renewed(store: Any, backend: str) -> None:
+def test_eight_writers_continue_during_a_renewal(store: Any, backend: str) -> None:
     puts, both = sized(3, 6, 40), [Keyring(NEW, OLD), Keyring(NEW, OLD, refresh=0), Keyring(OLD, NEW)]
     with store.open(encryption=Keyring(OLD)) as saver:
         for view in views(saver):
@@ -235,7 +235,7 @@ def test_eight_writers_go_on_while_keys_are_renewed(store: Any, backend: str) ->
 
 @each_backend
 @pytest.mark.parametrize("lost_reply", [False, True], ids=["before", "after"])
-def test_it_is_cut_off_at_each_request_and_resumed(stores: Any, backend: str, lost_reply: bool) -> None:
+def test_a_renewal_interrupted_at_any_request_is_resumed(stores: Any, backend: str, lost_reply: bool) -> None:
     store, cut, was_cut, counter = stores[backend], 0, True, Counter()
     both = Keyring(NEW, OLD)
     while was_cut:
@@ -271,7 +271,7 @@ def test_it_is_cut_off_at_each_request_and_resumed(stores: Any, backend: str, lo
     store.wipe()
 
 
-def test_a_resumed_renewal_leaves_what_was_done(tmp_path: Path) -> None:
+def test_a_resumed_renewal_skips_renewed_threads(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(OLD)) as saver:
         for number in range(20):
             put(saver, f"t{number}", 1)
@@ -296,7 +296,7 @@ def test_a_resumed_renewal_leaves_what_was_done(tmp_path: Path) -> None:
 # -- open savers -------------------------------------------------------------------------------------------------------
 
 
-def test_a_saver_that_is_open_looks_for_other_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_saver_checks_for_renewed_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("langgraph_keel.keys.datakeys.monotonic", lambda: now)
     counter, both = Counter(), Keyring(NEW, OLD)
@@ -326,7 +326,7 @@ def test_a_saver_that_is_open_looks_for_other_keys(tmp_path: Path, monkeypatch: 
         assert counter.taken() == 2
 
 
-def test_one_that_has_not_the_new_master_key_is_told(tmp_path: Path) -> None:
+def test_a_saver_without_the_new_master_key_raises_key_missing(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(OLD, refresh=0)) as saver:
         put(saver, "t", 1)
         with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(NEW, OLD)) as other:
@@ -339,7 +339,7 @@ def test_one_that_has_not_the_new_master_key_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trip", range(10))
-def test_a_thread_is_put_first_while_keys_are_renewed(tmp_path: Path, trip: int) -> None:
+def test_a_thread_first_stored_during_a_renewal_stays_readable(tmp_path: Path, trip: int) -> None:
     both = Keyring(NEW, OLD, refresh=0)
     with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(OLD)) as saver:
         put(saver, "other", 1)
@@ -355,7 +355,7 @@ def test_a_thread_is_put_first_while_keys_are_renewed(tmp_path: Path, trip: int)
 
 
 @pytest.mark.parametrize("trip", range(8))
-def test_a_thread_that_is_deleted_meanwhile_is_not_made_again(tmp_path: Path, trip: int) -> None:
+def test_a_renewal_does_not_recreate_keys_of_a_deleted_thread(tmp_path: Path, trip: int) -> None:
     both = Keyring(NEW, OLD)
     with (
         SqliteSaver(tmp_path / "keel.db", encryption=both) as saver,
@@ -417,7 +417,7 @@ def test_a_forged_key_does_not_become_the_current_one(renewed: Any) -> None:
                 assert (since, wrapper) == (earlier[0], earlier[0])
 
 
-def test_an_old_key_of_what_threads_share_does_not_become_the_current_one(renewed: Any) -> None:
+def test_an_old_shared_key_does_not_become_the_current_one(renewed: Any) -> None:
     saver, *_ = renewed
     store_id, tenant, (new, old), *rest = unpack(open_frame(cell_of(saver, STORE).header))
     for shared in ([old, new], [old], [old[:3]], [[*old[:4], new[4]]]):
@@ -442,7 +442,7 @@ def test_an_old_key_of_what_threads_share_does_not_become_the_current_one(renewe
         lambda tenant: [*tenant, 3],
     ],
 )
-def test_a_changed_cell_of_the_store_is_a_named_error(renewed: Any, change: Any) -> None:
+def test_a_changed_key_cell_of_the_store_is_refused(renewed: Any, change: Any) -> None:
     saver, *_ = renewed
     store_id, tenant, *rest = unpack(open_frame(cell_of(saver, STORE).header))
     replace_cell(saver, STORE, [store_id, change(tenant), *rest])
@@ -489,14 +489,14 @@ def test_keys_of_the_first_version_are_read_and_renewed() -> None:
     assert length(saver, "t") == 1
 
 
-def test_a_store_that_was_never_renewed_names_no_key_of_it(tmp_path: Path) -> None:
+def test_a_store_without_renewals_keeps_the_short_format(tmp_path: Path) -> None:
     saver = MemorySaver(encryption=Keyring(OLD))
     put(saver, "t", 1)
     assert [len(part) for part in unpack(open_frame(cell_of(saver, Shelf("t", KIND)).header))] == [3]
     assert len(unpack(open_frame(cell_of(saver, STORE).header))[1]) == 3
 
 
-def test_threads_are_found_as_before(tmp_path: Path) -> None:
+def test_threads_are_found_by_owner_after_a_renewal(tmp_path: Path) -> None:
     """Marks keep their key, because another key would not find the earlier ones."""
     saver = MemorySaver(encryption=Keyring(NEW, OLD))
 
@@ -511,7 +511,7 @@ def test_threads_are_found_as_before(tmp_path: Path) -> None:
     assert sorted(info.thread_id for info in saver.threads(owner="ann")) == ["t", "u"]
 
 
-def test_a_thread_whose_keys_are_damaged_is_said_and_left(tmp_path: Path) -> None:
+def test_a_thread_with_damaged_keys_is_reported_and_skipped(tmp_path: Path) -> None:
     saver = MemorySaver(encryption=Keyring(NEW, OLD))
     for thread in ("t", "u"):
         put(saver, thread, 1)
@@ -523,7 +523,7 @@ def test_a_thread_whose_keys_are_damaged_is_said_and_left(tmp_path: Path) -> Non
     assert saver.keys.renew().threads == 1  # the first renewal has ended, and this is another one
 
 
-def test_there_may_be_nothing_to_renew() -> None:
+def test_a_renewal_without_keys_or_with_an_invalid_refresh() -> None:
     with pytest.raises(InvalidInput, match="no keyring"):
         MemorySaver().keys.renew()
     saver = MemorySaver(encryption=Keyring(OLD))
@@ -534,7 +534,7 @@ def test_there_may_be_nothing_to_renew() -> None:
             Keyring(OLD, refresh=refresh)  # type: ignore[arg-type]
 
 
-def test_asynchronously() -> None:
+def test_arenew_renews_the_keys() -> None:
     async def renew() -> None:
         saver = MemorySaver(encryption=Keyring(NEW, OLD))
         await saver.aput(at("t"), FIRST, {"source": "loop", "step": 1, "parents": {}}, {})
@@ -543,7 +543,7 @@ def test_asynchronously() -> None:
     asyncio.run(renew())
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_renew_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, old, new = f"sqlite:///{tmp_path}/keel.db", new_key("2026"), new_key("2027")
     monkeypatch.setenv("KEEL_KEYS", old)
     with SqliteSaver(tmp_path / "keel.db", encryption=Keyring.from_env()) as saver:

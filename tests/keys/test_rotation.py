@@ -44,7 +44,7 @@ def length(saver: KeelSaver, thread_id: str) -> int:
 
 
 @each_backend
-def test_eight_writers_go_on_while_keys_are_rotated(stores: Any, backend: str) -> None:
+def test_eight_writers_continue_during_a_rotation(stores: Any, backend: str) -> None:
     store, puts = stores[backend], sized(3, 6, 60)
     store.wipe()
     with store.open(encryption=ALL[0]) as saver:
@@ -98,7 +98,7 @@ def test_eight_writers_go_on_while_keys_are_rotated(stores: Any, backend: str) -
 
 @each_backend
 @pytest.mark.parametrize("lost_reply", [False, True], ids=["before", "after"])
-def test_a_rotation_is_cut_off_at_each_request_and_done_again(stores: Any, backend: str, lost_reply: bool) -> None:
+def test_a_rotation_interrupted_at_any_request_can_be_repeated(stores: Any, backend: str, lost_reply: bool) -> None:
     store, cut, was_cut = stores[backend], 0, True
     old, both, new = Keyring(KEYS[0]), Keyring(KEYS[1], KEYS[0]), Keyring(KEYS[1])
     while was_cut:

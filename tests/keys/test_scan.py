@@ -61,7 +61,7 @@ def left_in(raw: bytes, told: Any, empty: bytes = b"") -> set[bytes]:
 @pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_store_holds_no_word_of_what_is_read_from_it(stores: Any, backend: str) -> None:
+def test_a_store_contains_no_readable_text(stores: Any, backend: str) -> None:
     def open_(**options: Any) -> KeelSaver:
         saver: KeelSaver = stores[backend].open(encryption=KEYRING, **options)
         return saver
@@ -84,7 +84,7 @@ def test_a_store_holds_no_word_of_what_is_read_from_it(stores: Any, backend: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [(SqliteSaver, "keel.db"), (FileSaver, "")], ids=["sqlite", "files"])
-def test_nor_does_any_file(tmp_path: Path, kind: Any, name: str) -> None:
+def test_files_of_a_store_contain_no_readable_text(tmp_path: Path, kind: Any, name: str) -> None:
     """The log, free pages, and additional files."""
 
     def open_(**options: Any) -> Any:
@@ -152,7 +152,7 @@ def scan_for(marks: list[str], parts: Iterator[bytes]) -> set[str]:
     return found
 
 
-def test_nor_do_the_tables_and_the_log_of_postgres(postgres_server: PostgresServer) -> None:
+def test_tables_and_log_of_postgres_contain_no_readable_text(postgres_server: PostgresServer) -> None:
     sealed, hidden, plain = (f"{word}{token_hex(16)}" for word in ("sealed", "hidden", "plain"))
     schema = f"scan_{token_hex(4)}"
     with psycopg.connect(postgres_server.url, autocommit=True) as behind:
@@ -179,7 +179,7 @@ def test_nor_do_the_tables_and_the_log_of_postgres(postgres_server: PostgresServ
             behind.execute(f"DROP SCHEMA {name} CASCADE".encode())
 
 
-def test_nor_do_the_keys_values_and_the_file_of_redis(redis_server: RedisServer, redis_prefix: str) -> None:
+def test_keys_values_and_file_of_redis_contain_no_readable_text(redis_server: RedisServer, redis_prefix: str) -> None:
     sealed, hidden, plain = (f"{word}{token_hex(16)}" for word in ("sealed", "hidden", "plain"))
     with Redis.from_url(redis_server.url) as client:
         settings = client.config_get("dir") | client.config_get("append*")

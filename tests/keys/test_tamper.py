@@ -39,7 +39,7 @@ BYTES = {
 REFUSED = (CorruptStore, KeyMissing)
 
 
-def test_every_kind_of_record_is_changed_here() -> None:
+def test_these_tests_cover_every_kind_of_record() -> None:
     found = {
         (kind.__name__, field.name)
         for module in (records, cells)
@@ -140,7 +140,7 @@ def refused(store: Store) -> bool:
     return False
 
 
-def test_all_of_it_is_sealed(store: Store) -> None:
+def test_every_record_is_sealed(store: Store) -> None:
     slots = list(store.slots())
     assert {kind for kind, *_ in slots} == {"header", "row", "writes", "cell", "cell body"}
     assert all(read().startswith(SEALED) for _, read, _ in slots)
@@ -161,7 +161,7 @@ def test_all_of_it_is_sealed(store: Store) -> None:
     ],
     ids=["a byte less", "no tag", "half", "no ciphertext", "nothing", "a byte more", "plain text", "no frame"],
 )
-def test_what_is_cut_or_replaced_is_refused(store: Store, change: Callable[[bytes], bytes]) -> None:
+def test_truncated_or_replaced_records_are_refused(store: Store, change: Callable[[bytes], bytes]) -> None:
     for kind, read, write in store.slots():
         before = read()
         write(change(before))
@@ -170,7 +170,7 @@ def test_what_is_cut_or_replaced_is_refused(store: Store, change: Callable[[byte
 
 
 @pytest.mark.parametrize("reason", ["", "an object that was never there"])
-def test_no_cell_can_be_made_to_look_as_if_it_were_kept_elsewhere(store: Store, reason: str) -> None:
+def test_a_cell_cannot_be_replaced_by_a_reference_to_an_object(store: Store, reason: str) -> None:
     note = absent_frame(Absent(b"8 bytes.", b"8 bytes.", bytes(32), 7, 1, reason))
     for kind, read, write in store.slots():
         if kind in ("cell", "cell body"):
@@ -181,7 +181,7 @@ def test_no_cell_can_be_made_to_look_as_if_it_were_kept_elsewhere(store: Store, 
 
 
 @pytest.mark.slow
-def test_any_byte_that_changes_is_seen(store: Store) -> None:
+def test_every_changed_byte_is_refused(store: Store) -> None:
     seen = set()
     for kind, read, write in store.slots():
         if kind in seen:
@@ -195,7 +195,7 @@ def test_any_byte_that_changes_is_seen(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_moved_is_refused(store: Store) -> None:
+def test_moved_records_are_refused(store: Store) -> None:
     """Records of other threads, namespaces, channels, checkpoints and kinds."""
     slots = list(store.slots())
     for (_, read, write), (_, read_other, write_other) in combinations(slots[:: sized(5, 5, 3)], 2):
@@ -209,7 +209,7 @@ def test_what_is_moved_is_refused(store: Store) -> None:
         write_other(other)
 
 
-def test_rows_of_one_channel_that_change_places_are_refused(store: Store) -> None:
+def test_exchanged_rows_of_a_channel_are_refused(store: Store) -> None:
     for thread in store.state.values():
         for log in thread.logs.values():
             for one, other in permutations(log.rows, 2):
@@ -222,7 +222,7 @@ def test_rows_of_one_channel_that_change_places_are_refused(store: Store) -> Non
                 log.rows.update(before)
 
 
-def test_a_version_that_shows_what_another_one_does_is_refused(store: Store) -> None:
+def test_a_checkpoint_with_references_of_another_is_refused(store: Store) -> None:
     for thread in store.state.values():
         records_of = list(thread.records.values())
         for one, other in permutations(records_of, 2):
@@ -234,7 +234,7 @@ def test_a_version_that_shows_what_another_one_does_is_refused(store: Store) -> 
             one.entry = before
 
 
-def test_a_checkpoint_that_names_another_parent_or_run_is_refused(store: Store) -> None:
+def test_a_checkpoint_with_a_changed_parent_or_run_is_refused(store: Store) -> None:
     for thread in store.state.values():
         for record in thread.records.values():
             before = record.entry
@@ -248,7 +248,7 @@ def test_a_checkpoint_that_names_another_parent_or_run_is_refused(store: Store) 
             record.entry = before
 
 
-def test_keys_that_are_changed_or_moved_are_refused(store: Store) -> None:
+def test_changed_or_moved_keys_are_refused(store: Store) -> None:
     kept = store.state.cells
     for shelf in (Shelf("t", KIND), STORE):
         (key,) = kept[shelf]
@@ -265,7 +265,7 @@ def test_keys_that_are_changed_or_moved_are_refused(store: Store) -> None:
     assert not refused(store)
 
 
-def test_a_thread_whose_key_is_destroyed_can_be_read_by_nobody() -> None:
+def test_a_thread_with_a_destroyed_key_cannot_be_read() -> None:
     store = Store()
     del store.state.cells[Shelf("t", KIND)]
     with pytest.raises(KeyMissing, match="destroyed"):
@@ -273,7 +273,7 @@ def test_a_thread_whose_key_is_destroyed_can_be_read_by_nobody() -> None:
     assert SyncFace(store.open).get_tuple(at("u")) is not None
 
 
-def test_a_thread_that_does_not_open_does_not_stop_a_listing(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_thread_does_not_stop_a_listing(caplog: pytest.LogCaptureFixture) -> None:
     store = Store()
     del store.state.cells[Shelf("t", KIND)]
     with store.open() as saver:

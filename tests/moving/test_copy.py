@@ -67,7 +67,7 @@ def places(tmp_path: Path, postgres_url: str, redis_url: str, redis_prefix: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("encrypted", sized([True], [True], [False, True]))
-def test_a_ring_ends_as_it_began(
+def test_copies_through_all_backends_change_nothing(
     tmp_path: Path, postgres_url: str, redis_url: str, redis_prefix: str, encrypted: bool
 ) -> None:
     ring = places(tmp_path, postgres_url, redis_url, redis_prefix)
@@ -104,7 +104,7 @@ def kept() -> Any:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("to", BACKENDS)
-def test_each_backend_to_each_other(stores: Any, kept: Any, backend: str, to: str) -> None:
+def test_copies_between_all_pairs_of_backends(stores: Any, kept: Any, backend: str, to: str) -> None:
     was = told(kept.open())
     stores[backend].wipe()
     with stores[backend].open() as source:
@@ -122,7 +122,7 @@ def test_each_backend_to_each_other(stores: Any, kept: Any, backend: str, to: st
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-async def test_the_other_face(store: Any, kept: Any, backend: str) -> None:
+async def test_acopy_to_copies_the_same(store: Any, kept: Any, backend: str) -> None:
     source = kept.open()
     async with store.open() as target:
         assert (await source.moving.acopy_to(target, shared=True)).is_done
@@ -130,7 +130,7 @@ async def test_the_other_face(store: Any, kept: Any, backend: str) -> None:
         assert await asyncio.to_thread(told, target) == await asyncio.to_thread(told, source)
 
 
-def test_what_goes_on_in_a_copy_is_as_in_the_source(kept: Any) -> None:
+def test_a_copy_continues_like_its_source(kept: Any) -> None:
     rigs = [Rig(MemoryUnderTest(), FACES["sync"]) for _ in range(2)]
     for rig in rigs:
         kept.open().moving.copy_to(rig.face.saver, shared=True)
@@ -143,7 +143,7 @@ def test_what_goes_on_in_a_copy_is_as_in_the_source(kept: Any) -> None:
     assert twin[0] == twin[1]
 
 
-def test_a_long_thread_is_copied_in_bytes_that_are_linear() -> None:
+def test_copying_a_long_thread_takes_linear_bytes() -> None:
     source, target = MemoryUnderTest(), MemoryUnderTest()
     Rig(source, FACES["sync"]).author().follow([{"list": chat(n)} for n in range(200)])
     report = source.open().moving.copy_to(target.open(), shared=True)
@@ -156,7 +156,7 @@ def test_a_long_thread_is_copied_in_bytes_that_are_linear() -> None:
 
 @pytest.mark.parametrize("side", ["source", "target"])
 @pytest.mark.parametrize("lost_reply", [False, True], ids=["before", "after"])
-def test_cut_off_at_any_request_it_goes_on(side: str, lost_reply: bool) -> None:
+def test_a_copy_interrupted_at_any_request_is_resumed(side: str, lost_reply: bool) -> None:
     backend = MemoryUnderTest()
     write_history(backend, 5)
     was, step = told(backend.open()), sized(23, 5, 1)
@@ -175,7 +175,7 @@ def test_cut_off_at_any_request_it_goes_on(side: str, lost_reply: bool) -> None:
 
 
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "memory"])
-def test_cut_off_on_every_backend_it_goes_on(store: Any, kept: Any, backend: str) -> None:
+def test_an_interrupted_copy_is_resumed_on_every_backend(store: Any, kept: Any, backend: str) -> None:
     was = told(kept.open())
     for at_request in sized((40, 90), (10, 40, 90), tuple(range(5, 200, 7))):
         store.wipe()
@@ -202,7 +202,7 @@ def go_on(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("at_request", sized([20, 60], [0, 5, 20, 40, 60], list(range(0, 66, 2))))
-def test_what_changes_meanwhile_is_brought_by_the_second_pass(at_request: int) -> None:
+def test_concurrent_changes_are_copied_by_a_later_pass(at_request: int) -> None:
     backend, target = MemoryUnderTest(), MemoryUnderTest()
     write_history(backend, 5)
     rig = Rig(backend, FACES["sync"])
@@ -216,7 +216,7 @@ def test_what_changes_meanwhile_is_brought_by_the_second_pass(at_request: int) -
     rig.close()
 
 
-def test_a_copy_is_brought_up_to_date_later() -> None:
+def test_a_later_copy_updates_an_earlier_one() -> None:
     backend, target = MemoryUnderTest(), MemoryUnderTest()
     write_history(backend, 5)
     rig = Rig(backend, FACES["sync"])
@@ -229,7 +229,7 @@ def test_a_copy_is_brought_up_to_date_later() -> None:
     assert backend.open().moving.copy_to(target.open(), shared=True).gone == ["delta", "new"]
 
 
-def test_a_thread_that_never_rests_is_named() -> None:
+def test_a_constantly_changing_thread_is_reported() -> None:
     backend, target = MemoryUnderTest(), MemoryUnderTest()
     rig = Rig(backend, FACES["sync"])
     author = rig.author()
@@ -281,7 +281,7 @@ def test_random_histories_are_copied() -> None:
 # -- what is in the way ------------------------------------------------------------------------------------------------
 
 
-def test_a_thread_that_the_target_has_otherwise_is_left_alone(kept: Any) -> None:
+def test_a_different_thread_of_the_target_is_left_alone(kept: Any) -> None:
     target = MemoryUnderTest()
     Rig(target, FACES["sync"]).author().put({"mine": 1})
     report = kept.open().moving.copy_to(target.open(), shared=True)
@@ -296,7 +296,7 @@ def test_a_thread_that_the_target_has_otherwise_is_left_alone(kept: Any) -> None
     assert engine.run(engine.session.store.list_cells(Shelf("t", "later"), "", None, 9)) == []
 
 
-def test_a_copy_of_another_thread_of_that_name_is_left_alone(tmp_path: Path) -> None:
+def test_a_copy_of_another_thread_with_the_same_id_is_left_alone(tmp_path: Path) -> None:
     """Two stores, each with a thread "main", are copied to a third.
 
     The first copy is still unused.
@@ -318,7 +318,7 @@ def test_a_copy_of_another_thread_of_that_name_is_left_alone(tmp_path: Path) -> 
         assert [found.checkpoint["id"] for found in target.list(at("main"))] == ["3"]
 
 
-def test_a_copy_that_somebody_has_used_is_left_alone() -> None:
+def test_a_copy_that_was_used_since_is_left_alone() -> None:
     backend, target = MemoryUnderTest(), MemoryUnderTest()
     write_history(backend, 5)
     assert backend.open().moving.copy_to(target.open(), shared=True).is_done
@@ -341,7 +341,7 @@ def test_a_store_is_not_copied_to_itself(store: Any, backend: str) -> None:
         assert [info.thread_id for info in saver.threads()] == ["t"]
 
 
-def test_what_cannot_be_meant() -> None:
+def test_invalid_arguments_of_copy_to_are_refused() -> None:
     source, target = MemorySaver(), MemorySaver()
     with pytest.raises(InvalidInput, match="mode must be"):
         source.moving.copy_to(target, mode="all")  # type: ignore[arg-type]
@@ -353,7 +353,7 @@ def test_what_cannot_be_meant() -> None:
         source.moving.copy_to(target, ["none"])
 
 
-def test_some_threads_with_what_is_theirs(kept: Any) -> None:
+def test_selected_threads_are_copied_with_their_records(kept: Any) -> None:
     for asked in ({"thread_ids": ["t"]}, {"match": "t"}, {"label": "middle"}):
         for shared in (False, True):
             target = MemoryUnderTest()
@@ -368,7 +368,7 @@ def test_some_threads_with_what_is_theirs(kept: Any) -> None:
             assert target.open().retention.policies() == ()
 
 
-def test_looking_and_comparing_write_nothing(kept: Any) -> None:
+def test_look_and_verify_write_nothing(kept: Any) -> None:
     target = MemoryUnderTest()
     report = kept.open().moving.copy_to(target.open(), mode="look")
     assert (report.copied, report.same, report.is_done) == (4, 0, False)
@@ -377,7 +377,7 @@ def test_looking_and_comparing_write_nothing(kept: Any) -> None:
     assert target.raw() == b""
 
 
-def test_a_value_that_differs_is_named(tmp_path: Path, kept: Any) -> None:
+def test_verify_names_a_value_that_differs(tmp_path: Path, kept: Any) -> None:
     with SqliteSaver.from_conn_string(str(tmp_path / "keel.db")) as target:
         assert kept.open().moving.copy_to(target, shared=True).is_done
         text = "SELECT i.key, i.body FROM items i JOIN channels c ON c.id = i.key >> 32 WHERE c.name = 'list'"
@@ -394,7 +394,7 @@ def _sql(text: str, *given: Any) -> Any:
     return Work(lambda execute: execute(text, given).fetchall(), writes=True)
 
 
-def test_claims_of_those_who_are_at_work_stay_behind() -> None:
+def test_claims_of_running_processes_are_not_copied() -> None:
     from langgraph_keel.engine.tables import Cells
     from langgraph_keel.runs.claims import CLAIMS, KEY, ClaimRecord
 
@@ -410,7 +410,7 @@ def test_claims_of_those_who_are_at_work_stay_behind() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_sealed_to_plain_and_back(store: Any, kept: Any, backend: str) -> None:
+def test_copies_between_sealed_and_plain_stores(store: Any, kept: Any, backend: str) -> None:
     was = told(kept.open())
     with store.open(encryption=KEYRING) as sealed:
         assert kept.open().moving.copy_to(sealed, shared=True).is_done
@@ -428,7 +428,7 @@ def test_sealed_to_plain_and_back(store: Any, kept: Any, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_tenants_go_with_the_whole_store_or_one_by_one(store: Any, backend: str) -> None:
+def test_tenants_are_copied_with_the_store_or_one_by_one(store: Any, backend: str) -> None:
     source = MemorySaver()
     for number, saver in enumerate((source, source.for_tenant("acme"), source.for_tenant("zeta"))):
         saver.put(at(), checkpoint_of("1", {"n": number}, channel_versions={"n": 1}), {}, {"n": 1})  # type: ignore[arg-type]
@@ -446,7 +446,7 @@ def test_tenants_go_with_the_whole_store_or_one_by_one(store: Any, backend: str)
         assert target.tenants.list() == ["acme", "other", "zeta"]
 
 
-def test_what_both_have_moved_in_from_a_third_is_the_same(tmp_path: Path) -> None:
+def test_threads_imported_by_both_stores_count_as_equal(tmp_path: Path) -> None:
     """Each store has recorded its own import time, with its own tokens."""
     with old_store("sqlite", tmp_path) as old:
         with old.open() as saver:

@@ -43,7 +43,7 @@ def states_of(saver: BaseCheckpointSaver[Any], name: str) -> list[Any]:
     return found
 
 
-def test_every_graph_goes_on_there(saver: KeelSaver, target: OldStore) -> None:
+def test_savers_of_langgraph_continue_every_exported_graph(saver: KeelSaver, target: OldStore) -> None:
     play(saver)
     assert saver.moving.export_to(target.url).to_dict()["threads"] == {
         "exported": len(SCENES),
@@ -58,7 +58,7 @@ def test_every_graph_goes_on_there(saver: KeelSaver, target: OldStore) -> None:
             assert go_on(other, name) == go_on(saver, name), name
 
 
-def test_there_and_back_again(target: OldStore, tmp_path: Path) -> None:
+def test_a_round_trip_between_langgraph_and_keel(target: OldStore, tmp_path: Path) -> None:
     """From LangGraph's saver to Keel and back, continued in each.
 
     The threads have versions of both kinds.
@@ -91,7 +91,7 @@ def test_branches_keep_their_own_values(target: OldStore, saver: KeelSaver) -> N
         assert [each[:3] for each in states_of(other, "t")] == [each[:3] for each in states_of(saver, "t")]
 
 
-def test_the_latest_is_keels_also_where_it_has_not_the_greatest_id(target: OldStore, saver: KeelSaver) -> None:
+def test_the_latest_checkpoint_stays_the_latest_without_the_greatest_id(target: OldStore, saver: KeelSaver) -> None:
     old_graphs.talk(saver, "t", 1)
     latest = saver.get_tuple(config_of("t"))
     assert latest
@@ -106,7 +106,7 @@ def test_the_latest_is_keels_also_where_it_has_not_the_greatest_id(target: OldSt
         assert old_graphs.go_on_talking(other, "t") == old_graphs.go_on_talking(saver, "t")
 
 
-def test_delta_channels_after_a_prune(target: OldStore, saver: KeelSaver) -> None:
+def test_pruned_delta_channels_are_exported(target: OldStore, saver: KeelSaver) -> None:
     play(saver, "deltas", "subgraphs")
     saver.prune(["deltas", "subgraphs"])
     assert saver.moving.export_to(target.url).failed == {}
@@ -115,7 +115,7 @@ def test_delta_channels_after_a_prune(target: OldStore, saver: KeelSaver) -> Non
             assert SCENES[name][1](other, name) == SCENES[name][1](saver, name)
 
 
-def test_cut_off_it_is_done_by_beginning_again(target: OldStore, saver: KeelSaver) -> None:
+def test_an_interrupted_export_completes_when_repeated(target: OldStore, saver: KeelSaver) -> None:
     play(saver, "chat", "asks")
 
     class Dies(InMemorySaver):
@@ -135,7 +135,7 @@ def test_cut_off_it_is_done_by_beginning_again(target: OldStore, saver: KeelSave
         assert SCENES[name][1](other, name) == SCENES[name][1](saver, name)
 
 
-async def test_to_an_asynchronous_saver_object(target: OldStore) -> None:
+async def test_export_to_an_asynchronous_saver_object(target: OldStore) -> None:
     kind: Any = AsyncSqliteSaver if target.kind == "sqlite" else AsyncPostgresSaver
     async with kind.from_conn_string(target.path) as other, MemorySaver() as saver:
         await other.setup()
@@ -146,7 +146,7 @@ async def test_to_an_asynchronous_saver_object(target: OldStore) -> None:
         assert found["messages"][-1].content == "answer 7"
 
 
-def test_what_is_there_stays(target: OldStore, tmp_path: Path) -> None:
+def test_existing_threads_of_the_target_stay_unchanged(target: OldStore, tmp_path: Path) -> None:
     with target.open() as other, MemorySaver() as saver:
         old_graphs.talk(other, "chat", 1)
         play(saver, "chat")
@@ -158,7 +158,7 @@ def test_what_is_there_stays(target: OldStore, tmp_path: Path) -> None:
         assert target.dump() == before
 
 
-def test_what_langgraph_cannot_store_is_named(target: OldStore) -> None:
+def test_a_value_that_langgraph_cannot_store_is_reported(target: OldStore) -> None:
     with MemorySaver() as saver:
         at: Any = {"v": 4, "id": "1ef4f797-0000-6000-8000-000000000001", "ts": "", "versions_seen": {}}
         at |= {"channel_values": {"n": [1 << 70]}, "channel_versions": {"n": 1}}
@@ -169,7 +169,7 @@ def test_what_langgraph_cannot_store_is_named(target: OldStore) -> None:
         assert [*report.failed] == ["huge"]
 
 
-def test_targets_that_are_none(tmp_path: Path) -> None:
+def test_invalid_export_targets_are_refused(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         play(saver, "chat")
         for wrong, match in (

@@ -83,7 +83,7 @@ def ids(saver: Any) -> set[str]:
 
 @pytest.mark.parametrize("what", CHECKPOINTS)
 @pytest.mark.parametrize("face", ["sync", "async"])
-async def test_a_malformed_row_costs_its_thread(tmp_path: Path, what: str, face: str) -> None:
+async def test_a_malformed_row_fails_only_its_thread(tmp_path: Path, what: str, face: str) -> None:
     path = tmp_path / "old.db"
     write_source(path, **CHECKPOINTS[what])
     with MemorySaver() as saver:
@@ -94,7 +94,7 @@ async def test_a_malformed_row_costs_its_thread(tmp_path: Path, what: str, face:
         assert ids(saver) == GOOD
 
 
-def test_an_id_that_is_no_text_costs_its_thread(tmp_path: Path) -> None:
+def test_an_id_that_is_not_text_fails_only_its_thread(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     write_source(path)
     with closing(sqlite3.connect(path)) as database:
@@ -107,7 +107,7 @@ def test_an_id_that_is_no_text_costs_its_thread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["'one'", str(2**62), "x'ff'"])
-def test_a_malformed_write_costs_its_thread(tmp_path: Path, number: str) -> None:
+def test_a_malformed_write_fails_only_its_thread(tmp_path: Path, number: str) -> None:
     path = tmp_path / "old.db"
     write_source(path, thread="mmm")
     with closing(sqlite3.connect(path)) as database:
@@ -123,7 +123,7 @@ def test_a_malformed_write_costs_its_thread(tmp_path: Path, number: str) -> None
 
 
 @pytest.mark.parametrize("what", ["a list", "no values", "metadata 100,000 deep"])
-def test_a_thread_that_is_malformed_does_not_begin_anew(tmp_path: Path, what: str) -> None:
+def test_a_malformed_thread_does_not_restart_empty(tmp_path: Path, what: str) -> None:
     write_source(tmp_path / "old.db", **CHECKPOINTS[what])
     with SqliteSaver(tmp_path / "new.db", moving_from=str(tmp_path / "old.db")) as saver:
         with pytest.raises(KeelError, match="mmm"):
@@ -144,7 +144,7 @@ COMPUTED = {
 
 
 @pytest.mark.parametrize("what", COMPUTED)
-def test_what_is_computed_is_no_source(tmp_path: Path, what: str) -> None:
+def test_a_source_with_computed_data_is_refused(tmp_path: Path, what: str) -> None:
     path = tmp_path / "old.db"
     write_source(path)
     with closing(sqlite3.connect(path)) as database:
@@ -164,7 +164,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_password_is_shown_nowhere_and_names_no_file(
+def test_a_password_appears_in_no_message_and_no_file_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

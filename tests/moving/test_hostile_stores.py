@@ -31,7 +31,7 @@ def ids(saver: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("what", COSTS_THE_THREAD)
-def test_a_thread_edited_by_sql_costs_that_thread_alone(tmp_path: Path, what: str) -> None:
+def test_a_thread_edited_by_sql_fails_alone(tmp_path: Path, what: str) -> None:
     write_hostile(tmp_path / "hostile.db", COSTS_THE_THREAD[what])
     with SqliteSaver(tmp_path / "hostile.db", read_only=True) as source, MemorySaver() as target:
         copy_and_check(source, target)
@@ -56,7 +56,7 @@ def copy_and_check(source: KeelSaver, target: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize(("place", "what"), hostile_places.COSTS_THE_THREAD, indirect=["place"])
-def test_a_thread_edited_on_another_backend_costs_that_thread_alone(place: Place, what: str) -> None:
+def test_a_thread_edited_on_another_backend_fails_alone(place: Place, what: str) -> None:
     with place.open() as saver:
         fill(saver)
     hostile_places.COSTS_THE_THREAD[place.kind, what](place)
@@ -65,7 +65,7 @@ def test_a_thread_edited_on_another_backend_costs_that_thread_alone(place: Place
 
 
 @pytest.mark.parametrize("place", ["files", "postgres", "redis"], indirect=True)
-def test_parents_in_a_circle_are_copied_and_read_to_an_end(place: Place) -> None:
+def test_cyclic_parents_are_copied_and_read(place: Place) -> None:
     with place.open() as saver:
         fill(saver)
     hostile_places.CIRCLE(place)
@@ -76,7 +76,7 @@ def test_parents_in_a_circle_are_copied_and_read_to_an_end(place: Place) -> None
             saver.get_delta_channel_history(config=at(EVIL), channels=["list"])
 
 
-def test_a_name_in_the_space_of_a_tenant_is_not_brought(tmp_path: Path) -> None:
+def test_a_thread_named_like_one_of_a_tenant_is_not_copied(tmp_path: Path) -> None:
     write_hostile(tmp_path / "hostile.db", IN_A_TENANT)
     with SqliteSaver(tmp_path / "hostile.db", read_only=True) as source, SqliteSaver(tmp_path / "new.db") as target:
         assert "tenants" in source.moving.copy_to(target).left
@@ -84,7 +84,7 @@ def test_a_name_in_the_space_of_a_tenant_is_not_brought(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", COMPUTED)
-def test_what_is_computed_when_it_is_read_is_no_store(tmp_path: Path, what: str) -> None:
+def test_a_store_with_views_or_computed_columns_is_refused(tmp_path: Path, what: str) -> None:
     write_hostile(tmp_path / "hostile.db", COMPUTED[what])
     for read_only in (True, False):
         with (
@@ -110,7 +110,7 @@ def plant(saver: Any) -> None:
 
 @pytest.mark.parametrize("face", ["sync", "async"])
 @pytest.mark.parametrize("backend", BACKENDS)
-async def test_shared_records_stay_unless_they_are_asked_for(store: Any, backend: str, face: str) -> None:
+async def test_shared_records_are_copied_only_on_request(store: Any, backend: str, face: str) -> None:
     with MemorySaver() as target:
         target.put(at("precious"), checkpoint_of("1", {}), {}, {})  # type: ignore[arg-type]
         async with store.open() as source:
@@ -140,7 +140,7 @@ def test_a_keyring_is_never_copied(store: Any, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_tenants_stay_unless_they_are_asked_for(store: Any, backend: str) -> None:
+def test_tenants_are_copied_only_on_request(store: Any, backend: str) -> None:
     with store.open() as source, MemorySaver() as target:
         for saver in (source, source.for_tenant("acme")):
             saver.put(at(), checkpoint_of("1", {}), {}, {})

@@ -76,7 +76,7 @@ def moments_of(saver: BaseCheckpointSaver[Any], thread_id: str) -> dict[Any, Any
     return {(each.config["configurable"]["checkpoint_ns"], each.checkpoint["id"]): as_plain(each) for each in listed}
 
 
-def test_every_moment_is_the_same_and_every_graph_goes_on(old: OldStore, saver: KeelSaver) -> None:
+def test_imported_threads_have_equal_moments_and_continue(old: OldStore, saver: KeelSaver) -> None:
     write_scenes(old)
     before = old.dump()
     report = saver.moving.import_from(old.url)
@@ -98,7 +98,7 @@ def test_every_moment_is_the_same_and_every_graph_goes_on(old: OldStore, saver: 
 
 
 @pytest.mark.slow
-def test_a_store_of_many_threads(old: OldStore, tmp_path: Path) -> None:
+def test_import_of_many_threads(old: OldStore, tmp_path: Path) -> None:
     """Every moment is the same, and every graph continues."""
     kinds = [*SCENES]
     threads = {f"{kinds[number % len(kinds)]} {number}": number % len(kinds) for number in range(sized(7, 28, 2_000))}
@@ -114,7 +114,7 @@ def test_a_store_of_many_threads(old: OldStore, tmp_path: Path) -> None:
         assert [finding for finding in saver.check() if finding.kind != "harmless"] == []
 
 
-def test_questions_wait_and_are_answered_through_the_inbox(old_file: OldStore) -> None:
+def test_imported_questions_are_answered_through_the_inbox(old_file: OldStore) -> None:
     write_scenes(old_file, "asks")
     with MemorySaver() as saver:
         saver.moving.import_from(old_file.url)
@@ -127,7 +127,7 @@ def test_questions_wait_and_are_answered_through_the_inbox(old_file: OldStore) -
         assert saver.approvals.pending() == []
 
 
-def test_whose_a_thread_is_comes_along(old_file: OldStore) -> None:
+def test_owners_of_threads_are_imported(old_file: OldStore) -> None:
     write_scenes(old_file, "chat", "asks")
     with MemorySaver() as saver:
         saver.moving.import_from(old_file.url)
@@ -141,7 +141,7 @@ def test_whose_a_thread_is_comes_along(old_file: OldStore) -> None:
         assert saver.moving.import_from(old_file.url).threads == {"present": 2}
 
 
-def test_encrypted_and_for_a_tenant(old_file: OldStore, tmp_path: Path) -> None:
+def test_import_into_a_tenant_of_an_encrypted_store(old_file: OldStore, tmp_path: Path) -> None:
     write_scenes(old_file)
     keyring = Keyring(LocalKey("one", bytes(range(32))))
     with SqliteSaver(tmp_path / "new.db", encryption=keyring) as saver:
@@ -158,7 +158,7 @@ def test_encrypted_and_for_a_tenant(old_file: OldStore, tmp_path: Path) -> None:
 # -- what was done is not done again, and what goes on is seen ---------------------------------------------------------
 
 
-def test_a_thread_that_went_on_in_the_source_is_brought_up_to_date(old: OldStore, saver: KeelSaver) -> None:
+def test_a_thread_continued_in_the_source_is_updated(old: OldStore, saver: KeelSaver) -> None:
     write_scenes(old, "chat", "asks", "failed")
     saver.moving.import_from(old.url)
     with old.open() as other:
@@ -171,7 +171,7 @@ def test_a_thread_that_went_on_in_the_source_is_brought_up_to_date(old: OldStore
     assert saver.moving.import_from(old.url).threads == {"present": 3}
 
 
-def test_a_thread_that_went_on_in_both_stays_as_it_is_in_both(old_file: OldStore, saver: KeelSaver) -> None:
+def test_a_thread_continued_in_both_stores_stays_unchanged(old_file: OldStore, saver: KeelSaver) -> None:
     write_scenes(old_file, "chat", "forks")
     saver.moving.import_from(old_file.url)
     old_graphs.go_on_talking(saver, "chat")
@@ -186,7 +186,7 @@ def test_a_thread_that_went_on_in_both_stays_as_it_is_in_both(old_file: OldStore
     assert moments_of(saver, "chat") == before
 
 
-def test_a_thread_of_the_same_name_that_was_begun_here_is_left_alone(old_file: OldStore, saver: KeelSaver) -> None:
+def test_an_existing_thread_with_the_same_id_is_left_alone(old_file: OldStore, saver: KeelSaver) -> None:
     write_scenes(old_file, "chat")
     old_graphs.talk(saver, "chat", 1)
     before = moments_of(saver, "chat")
@@ -194,7 +194,7 @@ def test_a_thread_of_the_same_name_that_was_begun_here_is_left_alone(old_file: O
     assert moments_of(saver, "chat") == before
 
 
-def test_cut_off_between_its_name_and_the_note_it_is_completed(
+def test_an_import_interrupted_before_its_last_step_is_completed(
     old_file: OldStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_scenes(old_file, "asks")
@@ -208,7 +208,9 @@ def test_cut_off_between_its_name_and_the_note_it_is_completed(
         assert len(saver.approvals.pending()) == 2
 
 
-def test_cut_off_while_it_is_put_nothing_is_left(old_file: OldStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_interrupted_while_storing_leaves_no_thread(
+    old_file: OldStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_scenes(old_file, "chat")
     with MemorySaver() as saver:
         with monkeypatch.context() as patch:
@@ -223,7 +225,7 @@ def _die(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_what_a_dead_process_left_behind_is_swept_up(old_file: OldStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staged_threads_of_dead_processes_are_removed(old_file: OldStore, monkeypatch: pytest.MonkeyPatch) -> None:
     write_scenes(old_file, "chat")
     with MemorySaver() as saver:
         name = f"{moving.STAGED}{this_holder()}-123"
@@ -235,7 +237,7 @@ def test_what_a_dead_process_left_behind_is_swept_up(old_file: OldStore, monkeyp
         assert {info.thread_id for info in saver.threads()} == {"chat"}
 
 
-def test_a_dry_run_writes_nothing_and_reads_all(old_file: OldStore) -> None:
+def test_a_dry_run_reads_everything_and_writes_nothing(old_file: OldStore) -> None:
     write_scenes(old_file)
     with MemorySaver() as saver:
         told: list[Any] = []
@@ -245,7 +247,7 @@ def test_a_dry_run_writes_nothing_and_reads_all(old_file: OldStore) -> None:
         assert list(saver.threads()) == []
 
 
-def test_threads_by_their_ids(old: OldStore) -> None:
+def test_import_of_threads_by_id(old: OldStore) -> None:
     write_scenes(old, "chat", "asks")
     with MemorySaver() as saver:
         report = saver.moving.import_from(old.url, ["chat", "chat", "nobody"])
@@ -258,7 +260,7 @@ def test_threads_by_their_ids(old: OldStore) -> None:
 # -- saver objects -----------------------------------------------------------------------------------------------------
 
 
-def test_from_a_saver_object(old: OldStore, saver: KeelSaver) -> None:
+def test_import_from_a_saver_object(old: OldStore, saver: KeelSaver) -> None:
     write_scenes(old)
     with old.open() as other:
         assert saver.moving.import_from(other).threads == {"imported": len(SCENES)}
@@ -267,7 +269,7 @@ def test_from_a_saver_object(old: OldStore, saver: KeelSaver) -> None:
             assert go_on(saver, name) == go_on(other, name), name
 
 
-def test_from_langgraphs_saver_in_memory(saver: KeelSaver) -> None:
+def test_import_from_the_in_memory_saver(saver: KeelSaver) -> None:
     other = InMemorySaver()
     for name, (begin, _) in SCENES.items():
         begin(other, name)
@@ -276,7 +278,7 @@ def test_from_langgraphs_saver_in_memory(saver: KeelSaver) -> None:
         assert go_on(saver, name) == go_on(other, name), name
 
 
-async def test_from_an_asynchronous_saver_object(old: OldStore) -> None:
+async def test_import_from_an_asynchronous_saver_object(old: OldStore) -> None:
     await asyncio.to_thread(write_scenes, old)
     kind: Any = AsyncSqliteSaver if old.kind == "sqlite" else AsyncPostgresSaver
     async with kind.from_conn_string(old.path) as other, MemorySaver() as saver:
@@ -287,7 +289,7 @@ async def test_from_an_asynchronous_saver_object(old: OldStore) -> None:
 # -- old layouts -------------------------------------------------------------------------------------------------------
 
 
-def test_writes_without_a_path_of_their_task(old: OldStore, saver: KeelSaver) -> None:
+def test_writes_without_a_task_path_are_imported(old: OldStore, saver: KeelSaver) -> None:
     write_scenes(old, "asks", "sent")
     table = "writes" if old.kind == "sqlite" else "checkpoint_writes"
     run_sql(old, f"ALTER TABLE {table} DROP COLUMN task_path")
@@ -310,7 +312,7 @@ def run_sql(old: OldStore, statement: str) -> None:
             server.execute("DELETE FROM checkpoint_migrations WHERE v = 9")
 
 
-def test_what_was_sent_before_format_4(old: OldStore, saver: KeelSaver) -> None:
+def test_sends_of_checkpoints_before_format_4_are_imported(old: OldStore, saver: KeelSaver) -> None:
     """LangGraph before 0.5 stores `Send` tasks among the writes of the parent."""
     from langgraph.types import Send
 
@@ -338,7 +340,9 @@ def test_what_was_sent_before_format_4(old: OldStore, saver: KeelSaver) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*ShallowPostgresSaver.*:DeprecationWarning")
-def test_the_shallow_saver_of_postgres(request: pytest.FixtureRequest, tmp_path: Path, saver: KeelSaver) -> None:
+def test_import_from_the_shallow_postgres_saver(
+    request: pytest.FixtureRequest, tmp_path: Path, saver: KeelSaver
+) -> None:
     needing("postgres", request)
     with old_store("postgres", tmp_path) as old:
         with ShallowPostgresSaver.from_conn_string(old.url) as other:
@@ -351,7 +355,7 @@ def test_the_shallow_saver_of_postgres(request: pytest.FixtureRequest, tmp_path:
                 assert SCENES[name][1](saver, name) == SCENES[name][1](other, name)
 
 
-def test_the_greatest_id_is_the_latest_though_its_children_have_smaller_ones(old: OldStore, saver: KeelSaver) -> None:
+def test_the_greatest_id_is_the_latest_even_if_it_has_children(old: OldStore, saver: KeelSaver) -> None:
     """The parent was stored by a host whose clock was an hour ahead."""
     ids = ["1ef4f797-0000-6000-8000-000000000001", "1ef4f797-9999-6000-8000-000000000002"]
     ids += ["1ef4f797-1111-6000-8000-000000000003"]
@@ -399,7 +403,7 @@ def store_value(old: OldStore, thread_id: str, value: Any, serde: Any = None) ->
         saver.put(config_of(thread_id, checkpoint_ns=""), at, meta, {"kept": 1})
 
 
-def test_a_class_that_nothing_names_is_refused_with_its_thread(old: OldStore) -> None:
+def test_a_thread_with_an_unlisted_class_is_refused(old: OldStore) -> None:
     store_value(old, "order", Order(3))
     write_scenes(old, "chat")
     with MemorySaver(types=[]) as saver:
@@ -415,7 +419,7 @@ def test_a_class_that_nothing_names_is_refused_with_its_thread(old: OldStore) ->
         assert found.checkpoint["channel_values"]["kept"] == [Order(3)]
 
 
-def test_nothing_is_called_that_is_no_data(old: OldStore, tmp_path: Path) -> None:
+def test_import_calls_no_function_named_in_the_data(old: OldStore, tmp_path: Path) -> None:
     import ormsgpack
 
     packed = ormsgpack.packb(("builtins", "open", str(tmp_path / "made")))
@@ -430,7 +434,7 @@ def test_nothing_is_called_that_is_no_data(old: OldStore, tmp_path: Path) -> Non
     assert not (tmp_path / "made").exists()
 
 
-def test_pickles_are_refused_by_name(old: OldStore) -> None:
+def test_pickled_values_are_refused_by_place(old: OldStore) -> None:
     class Pickles(JsonPlusSerializer):
         def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
             import pickle
@@ -444,7 +448,7 @@ def test_pickles_are_refused_by_name(old: OldStore) -> None:
         assert "pickle: a pickle, which can run any code" in failed
 
 
-def test_pickled_metadata_are_refused_by_name(old_file: OldStore) -> None:
+def test_pickled_metadata_is_refused_by_place(old_file: OldStore) -> None:
     import pickle
 
     write_scenes(old_file, "chat")
@@ -455,7 +459,7 @@ def test_pickled_metadata_are_refused_by_name(old_file: OldStore) -> None:
         assert ", metadata: pickle: a pickle" in saver.moving.import_from(old_file.url).failed["chat"]
 
 
-def test_damage_is_named_and_the_rest_is_moved(old_file: OldStore) -> None:
+def test_a_damaged_thread_is_reported_and_others_are_imported(old_file: OldStore) -> None:
     write_scenes(old_file, "chat", "asks")
     with sqlite3.connect(old_file.path) as connection:
         connection.execute("UPDATE checkpoints SET checkpoint = x'c1' WHERE thread_id = 'chat'")
@@ -466,7 +470,7 @@ def test_damage_is_named_and_the_rest_is_moved(old_file: OldStore) -> None:
         assert "cannot be decoded" in report.failed["chat"]
 
 
-def test_sources_that_are_none(tmp_path: Path, old_file: OldStore) -> None:
+def test_invalid_sources_are_refused(tmp_path: Path, old_file: OldStore) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         old_graphs.talk(saver, "t", 1)
         with pytest.raises(NotFound, match="there is no file"):
@@ -499,7 +503,7 @@ def test_sources_that_are_none(tmp_path: Path, old_file: OldStore) -> None:
                 saver.moving.import_from(other)
 
 
-def test_servers_that_refuse(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_unusable_postgres_sources_are_refused(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     needing("postgres", request)
     with old_store("postgres", tmp_path) as old, MemorySaver() as saver:
         with pytest.raises(InvalidInput, match="no table `checkpoints`"):
@@ -523,7 +527,7 @@ def test_servers_that_refuse(request: pytest.FixtureRequest, tmp_path: Path) -> 
             assert "s3cret" not in f"{raised.value}{raised.value.__cause__}"
 
 
-def test_a_wrong_password_is_named_and_not_shown(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_a_wrong_password_raises_access_denied(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     from langgraph_keel.moving.connection import postgres_errors
 
     with pytest.raises(AccessDenied) as raised, postgres_errors("postgresql://host/db"):
@@ -531,7 +535,7 @@ def test_a_wrong_password_is_named_and_not_shown(request: pytest.FixtureRequest,
     assert "refuses this user or password" in str(raised.value)
 
 
-def test_moving_changes_nothing_in_the_values_of_a_graph_with_types(old: OldStore) -> None:
+def test_import_keeps_values_and_their_types(old: OldStore) -> None:
     """Values that are equal only in LangGraph: numbers, keys that are not text, sets."""
     values: dict[str, Any] = {"n": 1, "f": 1.0, "keys": {1: "one", "2": "two"}, "set": {1, 2}, "none": None, "b": b"x"}
 
@@ -561,7 +565,7 @@ except StoreError as error:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs modes of files")
-def test_a_database_in_wal_mode_where_nothing_can_be_written() -> None:
+def test_a_wal_database_in_a_read_only_directory_gets_a_hint() -> None:
     with TemporaryDirectory() as name:  # not below pytest's own directory, which only its user can read
         path, place = Path(name, "old.db"), Path(name)
         with closing(sqlite3.connect(path)) as behind:

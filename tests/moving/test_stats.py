@@ -47,7 +47,7 @@ def test_each_record_is_counted_once() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_a_prune_would_save_it_saves(store: Any, backend: str) -> None:
+def test_a_prune_frees_the_predicted_bytes(store: Any, backend: str) -> None:
     with store.open() as saver:
         Rig(store, FACES["sync"]).author().follow([{"list": chat(n), "n": n} for n in range(30)])
         before = saver.stats()
@@ -60,7 +60,7 @@ def test_what_a_prune_would_save_it_saves(store: Any, backend: str) -> None:
         assert before.nbytes - after.nbytes == before.prunable
 
 
-def test_packing_is_worth_about_what_it_is_said_to_be() -> None:
+def test_packable_bytes_decrease_as_the_thread_is_continued() -> None:
     backend = MemoryUnderTest()
     rig = Rig(backend, FACES["sync"])
     for n in range(31):  # a new saver each time has no memory of small rows
@@ -72,7 +72,7 @@ def test_packing_is_worth_about_what_it_is_said_to_be() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_no_run_reads_again(store: Any, backend: str) -> None:
+def test_history_counts_values_that_no_run_reads(store: Any, backend: str) -> None:
     with store.open() as saver:
         pages = [random.Random(n).randbytes(1500).hex() for n in range(30)]
         Rig(store, FACES["sync"]).author().follow([{"list": chat(30), "page": page} for page in pages])
@@ -90,7 +90,7 @@ class Delta(TypedDict):
     log: Annotated[list[str], DeltaChannel(fold, snapshot_frequency=5)]
 
 
-def test_what_a_delta_channel_is_rebuilt_from_is_read_again() -> None:
+def test_history_excludes_writes_needed_by_delta_channels() -> None:
     pages = iter([random.Random(number).randbytes(1500).hex() for number in range(9)])
     builder = StateGraph(Delta).add_node("write", lambda _: {"log": [next(pages)]}).add_edge(START, "write")
     with MemorySaver() as saver:
@@ -104,7 +104,7 @@ def test_what_a_delta_channel_is_rebuilt_from_is_read_again() -> None:
         assert len(graph.get_state(at()).values["log"]) == 9
 
 
-def test_what_is_large_and_what_nobody_uses() -> None:
+def test_stats_count_large_values_and_idle_threads() -> None:
     saver = MemorySaver()
     text = random.Random(1).randbytes(100_000).hex()
     for days, name in ((10, "new"), (40, "old")):
@@ -118,7 +118,7 @@ def test_what_is_large_and_what_nobody_uses() -> None:
     assert stats.to_dict()["idle"]["90"] == 0
 
 
-def test_some_threads_and_a_picture() -> None:
+def test_stats_of_selected_threads_and_their_display() -> None:
     saver = MemorySaver(encryption=Keyring(LocalKey("k1", bytes(range(32)))))
     for name in ("a", "b\x1b[31m"):
         saver.put(at(name), _checkpoint(), {}, {"list": 1})

@@ -76,7 +76,7 @@ def write_scenes(old: OldStore, *names: str) -> None:
             SCENES[name][0](saver, name)
 
 
-def test_each_thread_moves_when_it_is_touched_and_goes_on(old: OldStore, opener: Opener) -> None:
+def test_each_thread_moves_in_at_its_first_use_and_continues(old: OldStore, opener: Opener) -> None:
     write_scenes(old)
     before = old.dump()
     with opener(moving_from=old.url) as saver:
@@ -91,7 +91,7 @@ def test_each_thread_moves_when_it_is_touched_and_goes_on(old: OldStore, opener:
         assert report.threads == {"failed": len(SCENES)}  # each was continued in both stores
 
 
-async def test_where_a_loop_runs(old_file: OldStore, opener: Opener) -> None:
+async def test_threads_move_in_within_an_event_loop(old_file: OldStore, opener: Opener) -> None:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(write_scenes, old_file, "chat", "asks").result()
     async with opener(moving_from=old_file.url) as saver:
@@ -118,7 +118,7 @@ TOUCHES: dict[str, Callable[[KeelSaver], object]] = {
 
 
 @pytest.mark.parametrize("touch", TOUCHES)
-def test_whatever_touches_it_first(old_file: OldStore, touch: str) -> None:
+def test_any_operation_moves_its_thread_in(old_file: OldStore, touch: str) -> None:
     write_scenes(old_file, "chat", "asks")
     with MemorySaver(moving_from=old_file.url) as saver:
         TOUCHES[touch](saver)
@@ -128,7 +128,7 @@ def test_whatever_touches_it_first(old_file: OldStore, touch: str) -> None:
         assert "asks" not in {info.thread_id for info in saver.threads()}
 
 
-def test_a_put_without_a_read_does_not_begin_the_thread_anew(old_file: OldStore, opener: Opener) -> None:
+def test_a_put_without_a_read_continues_the_old_thread(old_file: OldStore, opener: Opener) -> None:
     write_scenes(old_file, "chat")
     with old_file.open() as other:
         found = other.get_tuple(config_of("chat"))
@@ -143,7 +143,7 @@ def test_a_put_without_a_read_does_not_begin_the_thread_anew(old_file: OldStore,
         assert latest.parent_config["configurable"]["checkpoint_id"] == found.checkpoint["id"]
 
 
-def test_new_threads_are_as_ever(old_file: OldStore, opener: Opener) -> None:
+def test_new_threads_work_as_usual(old_file: OldStore, opener: Opener) -> None:
     write_scenes(old_file, "chat")
     with opener(moving_from=old_file.url) as saver:
         old_graphs.talk(saver, "new", 2)
@@ -151,7 +151,7 @@ def test_new_threads_are_as_ever(old_file: OldStore, opener: Opener) -> None:
         assert old_graphs.go_on_talking(saver, "new")[-1] == ("ai", "answer 5")
 
 
-def test_what_is_deleted_does_not_come_back(old_file: OldStore, opener: Opener) -> None:
+def test_deleted_threads_do_not_move_in_again(old_file: OldStore, opener: Opener) -> None:
     write_scenes(old_file, "chat", "asks")
     with opener(moving_from=old_file.url) as saver:
         saver.get_tuple(config_of("chat"))
@@ -163,7 +163,7 @@ def test_what_is_deleted_does_not_come_back(old_file: OldStore, opener: Opener) 
 
 
 @pytest.mark.parametrize("how", ["touch", "import"])
-def test_what_is_deleted_while_it_moves_in_does_not_come_back(
+def test_a_thread_deleted_while_it_moves_in_stays_deleted(
     old_file: OldStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     url, name = f"sqlite:///{tmp_path}/keel.db", "chat"
@@ -190,7 +190,7 @@ def test_what_is_deleted_while_it_moves_in_does_not_come_back(
         assert saver.moving.import_from(old_file.url, [name]).threads["imported"] == 1  # a request by name does it
 
 
-def test_an_erasure_says_what_it_does_not_reach(old_file: OldStore) -> None:
+def test_an_erasure_reports_the_old_saver_as_exempt(old_file: OldStore) -> None:
     write_scenes(old_file, "chat")
     with MemorySaver(moving_from=old_file.url) as saver:
         receipt = saver.retention.erase("ada")  # none of her threads has moved in yet
@@ -204,7 +204,7 @@ def test_an_erasure_says_what_it_does_not_reach(old_file: OldStore) -> None:
         assert not [each for each in saver.retention.erase("ada").exempt if "old saver" in each]
 
 
-def test_in_another_process_neither(old_file: OldStore, tmp_path: Path) -> None:
+def test_deleted_threads_do_not_move_in_for_a_new_saver(old_file: OldStore, tmp_path: Path) -> None:
     write_scenes(old_file, "chat", "asks")
     with SqliteSaver(tmp_path / "new.db", moving_from=old_file.url) as saver:
         saver.get_tuple(config_of("chat"))
@@ -215,7 +215,7 @@ def test_in_another_process_neither(old_file: OldStore, tmp_path: Path) -> None:
         assert saver.get_tuple(config_of("asks")) is not None
 
 
-def test_encrypted(old_file: OldStore, tmp_path: Path) -> None:
+def test_threads_move_into_an_encrypted_store(old_file: OldStore, tmp_path: Path) -> None:
     write_scenes(old_file)
     keyring = Keyring(LocalKey("one", bytes(range(32))))
     with SqliteSaver(tmp_path / "new.db", moving_from=old_file.url, encryption=keyring) as saver:
@@ -227,7 +227,7 @@ def test_encrypted(old_file: OldStore, tmp_path: Path) -> None:
     assert b"question 0" not in (tmp_path / "new.db").read_bytes()
 
 
-def test_in_the_same_database(request: pytest.FixtureRequest, postgres_url: str) -> None:
+def test_threads_move_in_within_the_same_database(request: pytest.FixtureRequest, postgres_url: str) -> None:
     """The usual case: one database and one search path, with different tables."""
     old = OldStore("postgres", postgres_url)
     write_scenes(old)
@@ -236,7 +236,7 @@ def test_in_the_same_database(request: pytest.FixtureRequest, postgres_url: str)
             assert go_on(saver, name) == go_on(other, name)
 
 
-def test_a_state_of_an_older_version_of_the_application_is_upgraded(old_file: OldStore) -> None:
+def test_a_state_of_an_older_version_is_upgraded_as_it_moves_in(old_file: OldStore) -> None:
     @upgrade(1, 2)
     def rename(state: StoredState) -> None:
         state.rename("messages", "said")
@@ -248,7 +248,7 @@ def test_a_state_of_an_older_version_of_the_application_is_upgraded(old_file: Ol
         assert len(found.checkpoint["channel_values"]["said"]) == 6
 
 
-def test_an_old_thread_has_a_new_life(old_file: OldStore) -> None:
+def test_a_moved_thread_is_not_expired_by_its_old_times(old_file: OldStore) -> None:
     """Otherwise a `ttl` would delete it immediately, by the times of its checkpoints."""
     write_scenes(old_file, "chat")
     with sqlite3.connect(old_file.path) as connection:
@@ -264,7 +264,7 @@ def test_an_old_thread_has_a_new_life(old_file: OldStore) -> None:
         assert saver.get_tuple(config_of("chat"))
 
 
-def test_no_verb_of_a_store_goes_by() -> None:
+def test_only_listed_verbs_do_not_move_threads_in() -> None:
     """Verbs that do not trigger a move find only threads that have moved in."""
     assert {name for name, verb in VERBS.items() if verb.thread is None} == {
         *("delete_all", "find_runs", "list_strays", "list_tenants"),
@@ -275,7 +275,7 @@ def test_no_verb_of_a_store_goes_by() -> None:
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_source_that_cannot_be_read_is_no_empty_thread(tmp_path: Path) -> None:
+def test_an_unreadable_source_fails_the_run(tmp_path: Path) -> None:
     """The run fails: it must not start a new conversation in place of the old one."""
     for url, error in (
         ("postgresql://ada:s3cret@127.0.0.1:1/db", StoreUnavailable),
@@ -289,7 +289,7 @@ def test_a_source_that_cannot_be_read_is_no_empty_thread(tmp_path: Path) -> None
             assert list(saver.threads()) == []
 
 
-def test_a_thread_that_cannot_be_read_is_named(old_file: OldStore) -> None:
+def test_the_error_names_an_unreadable_thread(old_file: OldStore) -> None:
     write_scenes(old_file, "chat")
 
     with sqlite3.connect(old_file.path) as connection:
@@ -301,7 +301,7 @@ def test_a_thread_that_cannot_be_read_is_named(old_file: OldStore) -> None:
         assert list(saver.threads()) == []
 
 
-def test_options_that_do_not_go_together(old_file: OldStore, tmp_path: Path) -> None:
+def test_incompatible_options_are_refused(old_file: OldStore, tmp_path: Path) -> None:
     write_scenes(old_file, "chat")
     with pytest.raises(InvalidInput, match="import_from"):
         MemorySaver(moving_from=old_file.url, tenants="required")
@@ -317,7 +317,7 @@ def test_options_that_do_not_go_together(old_file: OldStore, tmp_path: Path) -> 
         assert list(saver.threads()) == []
 
 
-def test_what_nobody_uses_costs_nothing(old_file: OldStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_source_is_not_read_without_need(old_file: OldStore, monkeypatch: pytest.MonkeyPatch) -> None:
     write_scenes(old_file, "chat")
     with MemorySaver() as saver:
         assert not isinstance(saver.engine.session.store, MovingStore)
@@ -346,7 +346,7 @@ with open_saver(url, moving_from=old, **options) as saver:
 
 @pytest.mark.heavy
 @pytest.mark.slow
-def test_processes_that_touch_at_once_move_each_thread_once(old_file: OldStore, place: Place) -> None:
+def test_concurrent_processes_move_each_thread_once(old_file: OldStore, place: Place) -> None:
     names = [f"talk {number}" for number in range(4)]
     with old_file.open() as other:
         for name in names:
@@ -394,7 +394,7 @@ with open_saver(url, **options) as saver:
 
 @pytest.mark.heavy
 @pytest.mark.slow
-def test_an_import_that_is_killed_is_done_by_beginning_again(old_file: OldStore, place: Place) -> None:
+def test_a_killed_import_completes_when_repeated(old_file: OldStore, place: Place) -> None:
     write_scenes(old_file)
     codes = []
     for after in sized((20,), (20,), (3, 10, 20, 30, 45, 60)):
@@ -415,7 +415,7 @@ def test_an_import_that_is_killed_is_done_by_beginning_again(old_file: OldStore,
 
 @pytest.mark.slow
 @pytest.mark.heavy
-def test_clients_go_on_while_the_rest_is_fetched(old: OldStore, opener: Opener) -> None:
+def test_clients_continue_during_the_import_of_the_rest(old: OldStore, opener: Opener) -> None:
     """Every turn succeeds, and none is lost."""
     clients, turns, idle = sized(4, 4, 20), 3, sized(6, 10, 200)
     with old.open() as other:

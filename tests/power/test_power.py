@@ -99,7 +99,7 @@ def broken_after(events: Sequence[Event], kind: str, disk: Path, first: int = 0)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PLACES)
-def test_a_power_cut_loses_nothing(kind: str, tmp_path: Path, disk: Path) -> None:
+def test_a_power_cut_loses_no_acknowledged_write(kind: str, tmp_path: Path, disk: Path) -> None:
     sound, fault = first_broken(record(kind, tmp_path / "run"), SAMPLE, kind, disk)
     assert fault is None
     assert sound > 100
@@ -107,7 +107,7 @@ def test_a_power_cut_loses_nothing(kind: str, tmp_path: Path, disk: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "build"), PLANTED)
-def test_a_build_that_does_not_wait_for_the_disk_is_found(kind: str, build: str, tmp_path: Path, disk: Path) -> None:
+def test_a_build_that_skips_a_sync_is_detected(kind: str, build: str, tmp_path: Path, disk: Path) -> None:
     _, fault = first_broken(record(kind, tmp_path / "run", build), 500, kind, disk)
     assert fault is not None
 
@@ -115,7 +115,7 @@ def test_a_build_that_does_not_wait_for_the_disk_is_found(kind: str, build: str,
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("kind", "call"), SYNCS)
-def test_what_a_failed_sync_left_behind_is_written_again(kind: str, call: str, tmp_path: Path, disk: Path) -> None:
+def test_data_of_a_failed_sync_is_written_again(kind: str, call: str, tmp_path: Path, disk: Path) -> None:
     """After a failed fsync, Linux considers its cache written; another cannot help."""
     for nth in NTHS:
         recording = record(kind, tmp_path / str(nth), fault=f"{call}:error=EIO:when={nth}")
@@ -132,7 +132,7 @@ def test_what_a_failed_sync_left_behind_is_written_again(kind: str, call: str, t
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("kind", "call"), DEATHS)
-def test_what_a_killed_process_left_unsure_is_made_sure_by_the_next(
+def test_unsynced_writes_of_a_killed_process_are_synced_by_the_next(
     kind: str, call: str, tmp_path: Path, disk: Path
 ) -> None:
     for nth in NTHS:
@@ -162,7 +162,7 @@ def contents(path: str, *events: Event) -> set[bytes | None]:
     return {tree.get(path, b"missing") for tree in trees(*events)}
 
 
-def test_a_file_is_sure_when_it_and_its_directory_are_synced() -> None:
+def test_a_file_is_durable_after_a_sync_of_it_and_its_directory() -> None:
     made = Create("f"), Write("f", 0, b"new")
     assert contents("f", *made) == {b"missing", b"", b"\0\0\0", b"new"}
     assert contents("f", *made, Sync("f")) == {b"missing", b"new"}
@@ -170,7 +170,7 @@ def test_a_file_is_sure_when_it_and_its_directory_are_synced() -> None:
     assert contents("f", *made, Sync("f"), Sync("")) == {b"new"}
 
 
-def test_a_rename_is_atomic_and_does_not_wait_for_the_data() -> None:
+def test_a_rename_is_atomic_and_does_not_sync_the_data() -> None:
     old = Create("f"), Write("f", 0, b"old"), Sync("f"), Sync("")
     new = Create("t"), Write("t", None, b"new")
     assert contents("f", *old, *new, Rename("t", "f")) == {b"old", b"", b"\0\0\0", b"new"}
@@ -178,13 +178,13 @@ def test_a_rename_is_atomic_and_does_not_wait_for_the_data() -> None:
     assert contents("f", *old, *new, Sync("t"), Rename("t", "f"), Sync("")) == {b"new"}
 
 
-def test_what_is_below_a_lost_directory_is_lost() -> None:
+def test_files_in_a_lost_directory_are_lost() -> None:
     made = Mkdir("d"), Create("d/f"), Sync("d/f"), Sync("d")
     assert {} in trees(*made)
     assert contents("d/f", *made, Sync("")) == {b""}
 
 
-def test_sectors_are_written_whole_in_any_order() -> None:
+def test_sectors_are_written_atomically_in_any_order() -> None:
     old, new = b"o" * 1024, b"n" * 1024
     made = Create("f"), Write("f", 0, old), Sync("f"), Sync("")
     assert contents("f", *made, Write("f", 0, new)) == {
@@ -195,14 +195,14 @@ def test_sectors_are_written_whole_in_any_order() -> None:
     assert {old, *(old + a + b for a in (zeros, new[:512]) for b in (zeros, new[:512]))} <= grown
 
 
-def test_data_behind_a_truncation_that_is_not_sure_is_not_seen() -> None:
+def test_old_and_new_data_are_not_mixed_after_an_unsynced_truncation() -> None:
     made = Create("f"), Write("f", 0, b"o" * 8192), Sync("f"), Sync("")
     found = contents("f", *made, Truncate("f", 0), Write("f", 0, b"n" * 8192))
     assert found >= {b"o" * 8192, b"", b"n" * 8192}
     assert not [content for content in found if content and b"o" in content and b"n" in content]
 
 
-def test_a_failed_sync_drops_what_no_later_one_writes_again() -> None:
+def test_a_failed_sync_drops_pages_that_are_not_written_again() -> None:
     made = Create("f"), Sync("f"), Sync("")
     failed = Write("f", 0, b"a" * 4096), Sync("f", failed=True)
     assert contents("f", *made, *failed, Sync("f")) == {bytes(4096)}
@@ -210,5 +210,5 @@ def test_a_failed_sync_drops_what_no_later_one_writes_again() -> None:
     assert contents("f", *made, *failed, Write("f", 4095, b"b"), Sync("f")) == {b"a" * 4095 + b"b"}
 
 
-def test_what_was_acknowledged_before_a_cut_is_known() -> None:
+def test_each_crash_state_has_its_last_acknowledged_write() -> None:
     assert [state.acknowledged for state in crashes([Acknowledged(1), Acknowledged(2)], SEED)] == [1, 2]

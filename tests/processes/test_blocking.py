@@ -63,7 +63,7 @@ def test_nothing_blocks_a_running_loop(kind: str, tmp_path: Path, request: pytes
 
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["memory:", "sqlite:///agent.db", "files:agents"])
-def test_a_backend_may_be_imported_in_a_running_loop(url: str, tmp_path: Path) -> None:
+def test_a_backend_can_be_imported_in_a_running_loop(url: str, tmp_path: Path) -> None:
     """The import only reads files that Python reads as modules, which is inevitable."""
     done = subprocess.run([sys.executable, "-c", OPENING, url], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -64,7 +64,7 @@ def check_after(recording: Recording, place: Place) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("kind", "call", "error", "names"), FAILURES)
-def test_a_failing_call_is_named_and_the_saver_works_on(
+def test_a_failed_system_call_raises_a_named_error_and_the_saver_continues(
     kind: str, call: str, error: str, names: str, tmp_path: Path
 ) -> None:
     require_strace()
@@ -82,7 +82,7 @@ def test_a_failing_call_is_named_and_the_saver_works_on(
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("kind", "call"), DEATHS)
-def test_a_kill_in_the_middle_of_a_call_loses_nothing(kind: str, call: str, tmp_path: Path) -> None:
+def test_a_kill_during_a_system_call_loses_nothing(kind: str, call: str, tmp_path: Path) -> None:
     require_strace()
     for nth in calls():
         place, recording = record(kind, f"{call}:signal=KILL:when={nth}", tmp_path / str(nth))
@@ -120,7 +120,7 @@ def failure_of(saver: Any, number: int) -> tuple[str, str] | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PLACES)
-def test_a_disk_that_is_full_for_a_while(kind: str, tmp_path: Path) -> None:
+def test_a_saver_continues_after_a_full_disk_has_room_again(kind: str, tmp_path: Path) -> None:
     """Writes fail until there is room again; then the process and the thread continue."""
     require_strace()
     place = PLACES[kind](tmp_path)
@@ -170,7 +170,7 @@ def put_until_it_fails(place: Place, pipe: Connection) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PLACES)
-def test_a_file_that_may_not_grow_is_full(kind: str, tmp_path: Path) -> None:
+def test_a_file_size_limit_raises_store_full(kind: str, tmp_path: Path) -> None:
     here, there = get_context("fork").Pipe()
     child = get_context("fork").Process(target=put_until_it_fails, args=(PLACES[kind](tmp_path), there))
     child.start()
@@ -182,6 +182,6 @@ def test_a_file_that_may_not_grow_is_full(kind: str, tmp_path: Path) -> None:
     assert child.exitcode == 0
 
 
-def test_the_errors_are_the_builtins_that_fit() -> None:
+def test_store_full_is_an_os_error() -> None:
     assert issubclass(StoreFull, (StoreError))
     assert issubclass(StoreFull, OSError)

@@ -65,7 +65,9 @@ def full(request: pytest.FixtureRequest) -> Iterator[tuple[Path, SqliteSaver]]:
         saver.close()
 
 
-def test_sqlite_removes_on_a_full_disk(full: tuple[Path, SqliteSaver], caplog: pytest.LogCaptureFixture) -> None:
+def test_sqlite_prunes_and_deletes_on_a_full_disk(
+    full: tuple[Path, SqliteSaver], caplog: pytest.LogCaptureFixture
+) -> None:
     disk, saver = full
     assert fill(saver, 200_000) < 30  # the log has some room that it may use
     before = latest(saver)
@@ -98,7 +100,7 @@ def test_sqlite_reclaims_on_a_full_disk(full: tuple[Path, SqliteSaver]) -> None:
     assert (disk / "agent.db").stat().st_size < size / 2
 
 
-def test_what_was_given_up_is_kept_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_reserve_is_restored_after_a_full_disk(caplog: pytest.LogCaptureFixture) -> None:
     with small_disk(MEGABYTES, "under SQLite") as disk, SqliteSaver(disk / "agent.db") as saver:
         lock = disk / "agent.db.lock"
         fill(saver, 20_000, 100)
@@ -117,7 +119,7 @@ def test_what_was_given_up_is_kept_again(caplog: pytest.LogCaptureFixture) -> No
     assert caplog.text.count("the disk is full") == 2
 
 
-def test_files_remove_on_a_full_disk() -> None:
+def test_files_prune_and_delete_on_a_full_disk() -> None:
     with small_disk(MEGABYTES, "under files") as disk, FileSaver(disk / "agents") as saver:
         assert fill(saver, 20_000) > 100
         before = latest(saver)

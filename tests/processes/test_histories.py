@@ -217,13 +217,13 @@ SEEDS = st.integers(0, 1 << 32)
 
 @settings(max_examples=examples(300), deadline=None)
 @given(SEEDS, st.integers(1, 8), st.integers(0, 40))
-def test_a_right_list_shows_no_anomaly(seed: int, clients: int, turns: int) -> None:
+def test_a_correct_list_shows_no_anomaly(seed: int, clients: int, turns: int) -> None:
     history, final = simulated(List, Random(seed), clients, turns)
     assert anomalies(history, final) == []
 
 
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
-def test_a_wrong_list_is_found(kind: type[List]) -> None:
+def test_an_incorrect_list_is_detected(kind: type[List]) -> None:
     for seed in range(50):
         history, final = simulated(kind, Random(seed), clients=6, turns=40)
         found = anomalies(history, final)

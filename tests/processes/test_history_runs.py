@@ -75,14 +75,14 @@ def check(place: Place, history: list[Operation]) -> Counter[str]:
 
 
 @pytest.mark.slow
-def test_eight_clients_see_one_list(place: Place) -> None:
+def test_eight_concurrent_clients_see_one_list(place: Place) -> None:
     begin(place)
     assert check(place, run_clients(place, place))["unknown"] == 0
 
 
 @pytest.mark.slow
 @ON_SERVERS
-def test_connections_cut_at_random_change_nothing(place: Place) -> None:
+def test_random_connection_cuts_cause_no_anomaly(place: Place) -> None:
     """Half of the clients are cut; the others build on unacknowledged writes.
 
     Verified with stores that did not recognize a repeated request, and so refused a write that is stored: found in each
@@ -98,7 +98,7 @@ def test_connections_cut_at_random_change_nothing(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_and_comes_back_forgets_nothing(mortal: tuple[Server, Place]) -> None:
+def test_a_killed_and_restarted_server_loses_nothing(mortal: tuple[Server, Place]) -> None:
     server, place = mortal
     begin(place)
     kills: list[float] = []

@@ -66,7 +66,9 @@ def acts_of(saver: KeelSaver, request_id: str) -> list[tuple[str, str]]:
 @ON_SERVERS
 @pytest.mark.parametrize("rejects", [True, False])
 @each_face
-async def test_an_approval_taken_back_before_its_retry_is_not_denied(place: Place, rejects: bool, face: str) -> None:
+async def test_an_approval_undone_before_its_retry_is_reported_as_stored(
+    place: Place, rejects: bool, face: str
+) -> None:
     """Nor is it repeated, overriding the other reviewer's decision."""
     undone = 0
     with place.open() as direct:
@@ -101,7 +103,7 @@ async def test_an_approval_taken_back_before_its_retry_is_not_denied(place: Plac
 
 @ON_SERVERS
 @each_face
-async def test_a_revision_that_is_sent_again_spares_the_decision_after_it(place: Place, face: str) -> None:
+async def test_a_retried_revision_does_not_undo_a_later_decision(place: Place, face: str) -> None:
     decided = 0
     with place.open() as direct:
         for number in count(1):
@@ -146,7 +148,7 @@ def doubtful(saver: KeelSaver, thread_id: str, paid: list[int]) -> tuple[str, Ca
 
 @ON_SERVERS
 @each_face
-async def test_a_settlement_that_was_acted_on_before_its_retry_is_done(place: Place, face: str) -> None:
+async def test_a_retried_settlement_that_was_used_already_succeeds(place: Place, face: str) -> None:
     acted = 0
     with place.open() as direct:
         for number in count(1):

@@ -32,7 +32,7 @@ def saver(path: Path) -> Iterator[SqliteSaver]:
         yield saver
 
 
-async def test_a_loop_is_not_blocked_by_a_put(saver: SqliteSaver, path: Path) -> None:
+async def test_a_waiting_put_does_not_block_the_loop(saver: SqliteSaver, path: Path) -> None:
     """While another connection holds the database, the loop keeps running."""
     import sqlite3
 
@@ -132,7 +132,7 @@ class Held:
         assert self.job.wait(20)
 
 
-async def test_a_value_that_cannot_be_stored_does_not_reach_the_group(saver: SqliteSaver) -> None:
+async def test_an_unstorable_value_does_not_fail_its_group(saver: SqliteSaver) -> None:
     results = await asyncio.gather(
         *(aput(saver, f"thread {n}", object() if n == 5 else n) for n in range(10)), return_exceptions=True
     )

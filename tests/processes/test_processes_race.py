@@ -31,7 +31,7 @@ def run_race(place: Place, on_conflict: str, processes: int, rounds: int) -> lis
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on_conflict", ["raise", "fork"])
-def test_no_round_loses_an_update(on_conflict: str, place: Place) -> None:
+def test_racing_processes_lose_no_update(on_conflict: str, place: Place) -> None:
     with place.open() as saver:
         by_invoke(saver, "start")
     answers = run_race(place, on_conflict, PROCESSES, ROUNDS)

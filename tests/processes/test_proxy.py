@@ -95,7 +95,7 @@ def wire(request: pytest.FixtureRequest) -> Iterator[RedisWire | PostgresWire]:
 Wire = RedisWire | PostgresWire
 
 
-def test_it_counts_round_trips_and_bytes(wire: Wire) -> None:
+def test_proxy_counts_round_trips_and_bytes(wire: Wire) -> None:
     proxy = wire.proxy
     trips, sent, received = proxy.round_trips, proxy.bytes_sent, proxy.bytes_received
     for _ in range(3):  # psycopg prepares a statement, with one more trip, at its fifth use
@@ -106,7 +106,7 @@ def test_it_counts_round_trips_and_bytes(wire: Wire) -> None:
     assert wire.count() == 3
 
 
-def test_one_long_tripis_one_round_trip(wire: Wire) -> None:
+def test_a_large_request_is_one_round_trip(wire: Wire) -> None:
     trips = wire.proxy.round_trips
     text = "x" * 3_000_000
     if isinstance(wire, RedisWire):
@@ -132,7 +132,7 @@ def test_a_pipeline_is_one_round_trip(redis_server: servers.RedisServer, redis_p
         assert proxy.round_trips == trips + 1
 
 
-def test_cut(wire: Wire) -> None:
+def test_cut_breaks_open_connections(wire: Wire) -> None:
     assert wire.proxy.connections == 1
     wire.proxy.cut()
     with pytest.raises(BROKEN):
@@ -141,7 +141,7 @@ def test_cut(wire: Wire) -> None:
     assert wire.count() == 1
 
 
-def test_cut_before_the_request(wire: Wire) -> None:
+def test_cut_before_the_request_prevents_it(wire: Wire) -> None:
     wire.proxy.cut_before_request(2)
     wire.add()
     with pytest.raises(BROKEN):
@@ -151,7 +151,7 @@ def test_cut_before_the_request(wire: Wire) -> None:
     assert wire.count() == 2
 
 
-def test_cut_before_the_reply(wire: Wire) -> None:
+def test_cut_before_the_reply_hides_a_completed_request(wire: Wire) -> None:
     trips = wire.proxy.round_trips
     wire.proxy.cut_before_reply(2)
     wire.add()
@@ -184,7 +184,7 @@ def test_a_frozen_connection_can_be_cut(wire: Wire) -> None:
     assert wire.count() == 1
 
 
-def test_it_refuses_and_accepts(wire: Wire) -> None:
+def test_proxy_refuses_and_accepts_connections(wire: Wire) -> None:
     wire.proxy.refuse()
     for _ in range(2):
         began = time.monotonic()
@@ -196,7 +196,7 @@ def test_it_refuses_and_accepts(wire: Wire) -> None:
     assert (wire.count(), wire.proxy.connections) == (1, 1)
 
 
-def test_it_cuts_at_random(wire: Wire) -> None:
+def test_proxy_cuts_connections_at_random(wire: Wire) -> None:
     wire.proxy.cut_at_random(random.Random(3), 0.2)
     acknowledged = sum(succeeds(wire) for _ in range(150))
     wire.proxy.cut_at_random(random.Random(3), 0)
@@ -213,7 +213,7 @@ def succeeds(wire: Wire) -> bool:
     return True
 
 
-def test_a_server_that_dies_is_a_reset_connection() -> None:
+def test_a_killed_server_resets_connections() -> None:
     with (
         servers.or_skip(servers.redis(own=True)) as server,
         servers.proxy(server.host, server.port) as proxy,
@@ -228,7 +228,7 @@ def test_a_server_that_dies_is_a_reset_connection() -> None:
         assert redis.ping()
 
 
-async def test_async_redis(redis_server: servers.RedisServer) -> None:
+async def test_proxy_with_async_redis_connections(redis_server: servers.RedisServer) -> None:
     with servers.proxy(redis_server.host, redis_server.port) as proxy:
         async with async_client.Redis.from_url(
             proxy.url_for(redis_server.url), retry=AsyncRetry(NoBackoff(), 0)
@@ -250,7 +250,7 @@ async def statement(pool: psycopg_pool.AsyncConnectionPool, text: LiteralString)
 
 
 @pytest.mark.parametrize(("trip", "made"), [(3, 0), (4, 1)], ids=["statement", "commit"])
-async def test_an_async_pool_of_postgres(
+async def test_proxy_with_an_async_postgres_pool(
     postgres_server: servers.PostgresServer, postgres_url: str, trip: int, made: int
 ) -> None:
     with servers.proxy(postgres_server.host, postgres_server.port) as proxy:
@@ -271,7 +271,7 @@ async def test_an_async_pool_of_postgres(
     assert proxy.connections == 0
 
 
-def test_many_threads(redis_server: servers.RedisServer, redis_prefix: str) -> None:
+def test_proxy_with_many_threads(redis_server: servers.RedisServer, redis_prefix: str) -> None:
     with (
         servers.proxy(redis_server.host, redis_server.port) as proxy,
         client.Redis.from_url(proxy.url_for(redis_server.url), socket_timeout=60) as redis,  # a busy disk is slow
@@ -283,7 +283,7 @@ def test_many_threads(redis_server: servers.RedisServer, redis_prefix: str) -> N
         assert proxy.round_trips - trips >= 800
 
 
-def test_it_leaves_no_thread_and_no_port(redis_server: servers.RedisServer) -> None:
+def test_proxy_leaves_no_thread_or_open_port(redis_server: servers.RedisServer) -> None:
     before = threading.active_count()
     with servers.proxy(redis_server.host, redis_server.port) as proxy:
         redis = client.Redis.from_url(proxy.url_for(redis_server.url), retry=ONCE)
@@ -297,7 +297,7 @@ def test_it_leaves_no_thread_and_no_port(redis_server: servers.RedisServer) -> N
     redis.close()
 
 
-def test_the_url_keeps_its_parts() -> None:
+def test_url_for_keeps_all_parts_of_the_url() -> None:
     proxy = servers.Proxy("127.0.0.1", 1)
     proxy.port = 5
     try:

@@ -124,7 +124,7 @@ def cut_at(proxy: Proxy, side: str, number: int) -> None:
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("side", ["before the request", "before the reply"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_is_carried_out_once(place: Place, verb: str, side: str, face: str) -> None:
+def test_a_cut_verb_is_retried_and_takes_effect_once(place: Place, verb: str, side: str, face: str) -> None:
     """Cut at each request of the verb: it is sent again, with the same result."""
     _, after = intended(VERBS[verb])
     for number in count(1):
@@ -152,7 +152,9 @@ def grow_on(face: Face, after: Content) -> None:
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("side", ["before the request", "before the reply"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_that_never_gets_through_says_so(place: Place, verb: str, side: str, face: str) -> None:
+def test_a_verb_that_cannot_reach_the_server_raises_store_unavailable(
+    place: Place, verb: str, side: str, face: str
+) -> None:
     """The retry is cut too: a named error in bounded time, and no partial write.
 
     The saver stays usable.
@@ -192,7 +194,7 @@ def put_after_head(face: Face, checkpoint_id: str, item: str) -> None:
 
 @ON_SERVERS
 @pytest.mark.parametrize("face", FACES)
-def test_what_was_stored_and_pruned_before_the_retry_is_never_denied(place: Place, face: str) -> None:
+def test_a_write_pruned_before_its_retry_is_reported_as_maybe_stored(place: Place, face: str) -> None:
     """After a lost reply, another process continues and prunes; the write is retried."""
     with begun(place, face) as (cutting, proxy), place.open() as direct:
         put_after_head(cutting, "0000004", "before")
@@ -220,7 +222,7 @@ def test_what_was_stored_and_pruned_before_the_retry_is_never_denied(place: Plac
 
 @ON_SERVERS
 @pytest.mark.parametrize("face", FACES)
-def test_a_conflict_whose_reply_came_at_once_was_not_stored(place: Place, face: str) -> None:
+def test_a_conflict_without_a_retry_was_not_stored(place: Place, face: str) -> None:
     with begun(place, face) as (losing, _), place.open() as direct:
         config = losing.get_tuple(config_for("t")).config  # type: ignore[union-attr]
         put_after_head(FACES["sync"](lambda: direct), "0000005", "quicker")
@@ -250,7 +252,7 @@ async def by_own_client(place: Place, face: str) -> AsyncIterator[KeelSaver]:
 @pytest.mark.parametrize("is_lost", [True, False])
 @pytest.mark.parametrize("is_pruned", [True, False])
 @each_face
-async def test_with_a_client_of_the_users_nothing_is_denied(
+async def test_with_the_callers_client_a_conflict_may_be_stored_after_a_prune(
     place: Place, face: str, is_pruned: bool, is_lost: bool
 ) -> None:
     """Keel cannot know whether the client retried.

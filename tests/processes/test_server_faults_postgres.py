@@ -60,7 +60,7 @@ def own_server(**options: Any) -> Iterator[servers.PostgresServer]:
 # -- refused -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_password_is_named_and_not_repeated() -> None:
+def test_a_wrong_password_raises_access_denied_without_the_password() -> None:
     with own_server(password="right") as server:
         with open_saver(server.url) as saver:
             put(saver, "t")
@@ -85,7 +85,7 @@ def fails(kind: type[KeelError], call: Callable[[], object]) -> str:
     return "\n".join(said)
 
 
-def test_a_database_that_is_not_there_is_named(postgres_server: servers.PostgresServer) -> None:
+def test_an_error_names_a_missing_database(postgres_server: servers.PostgresServer) -> None:
     url = postgres_server.url.rpartition("/")[0] + "/no_such_database"
     with open_saver(url) as saver:
         with pytest.raises(StoreUnavailable, match="no_such_database"):
@@ -94,7 +94,7 @@ def test_a_database_that_is_not_there_is_named(postgres_server: servers.Postgres
             asyncio.run(aput(saver, "t"))
 
 
-def test_a_server_without_a_connection_to_spare_is_busy() -> None:
+def test_a_server_without_free_connections_is_busy() -> None:
     with own_server(options=["max_connections=5", "superuser_reserved_connections=0"]) as server:
         with open_saver(server.url) as saver:
             put(saver, "t")
@@ -155,7 +155,7 @@ def put_in(saver: PostgresSaver, number: int) -> PostgresSaver:
     return saver
 
 
-async def test_an_exhausted_pool_is_busy_and_recovers_on_a_loop(postgres_url: str) -> None:
+async def test_an_exhausted_async_pool_is_busy_and_recovers(postgres_url: str) -> None:
     async with PostgresSaver(postgres_url, pool_size=2, timeout=1.5) as saver:
         await aput(saver, "t")
         with locked(postgres_url):
@@ -167,7 +167,7 @@ async def test_an_exhausted_pool_is_busy_and_recovers_on_a_loop(postgres_url: st
 
 
 @pytest.mark.parametrize("limit", ["statement_timeout", "lock_timeout"])
-def test_a_limit_of_the_server_is_named(postgres_url: str, limit: str) -> None:
+def test_a_server_timeout_raises_store_busy(postgres_url: str, limit: str) -> None:
     with open_saver(postgres_url) as saver:
         put(saver, "t")
     with open_saver(f"{postgres_url}{quote(f' -c{limit}=300', safe='')}") as saver:
@@ -182,7 +182,7 @@ def test_a_limit_of_the_server_is_named(postgres_url: str, limit: str) -> None:
 # -- read-only ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_connection_that_may_only_read(postgres_url: str) -> None:
+def test_a_read_only_connection_reads_and_refuses_writes(postgres_url: str) -> None:
     with open_saver(postgres_url) as saver:
         put(saver, "t")
     with open_saver(f"{postgres_url}{quote(' -cdefault_transaction_read_only=on', safe='')}") as saver:
@@ -203,7 +203,7 @@ def check_reads_only(saver: Any) -> None:
     assert [found.checkpoint["channel_values"] for found in saver.list(None)] == [{"v": 1}]
 
 
-def test_a_hot_standby_may_be_read_and_written_to_once_it_is_promoted() -> None:
+def test_a_hot_standby_accepts_writes_after_its_promotion() -> None:
     """A failover: the saver's server is a replica, and becomes the primary."""
     with own_server() as server:
         with open_saver(server.url) as saver:
@@ -221,7 +221,7 @@ def test_a_hot_standby_may_be_read_and_written_to_once_it_is_promoted() -> None:
 # -- full --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_named_and_nothing_is_half_written() -> None:
+def test_a_full_disk_raises_store_full_and_leaves_no_partial_write() -> None:
     with small_disk(12, "under PostgreSQL") as disk, own_server() as server:
         if account := unprivileged():
             shutil.chown(disk, account["user"], account["group"])

@@ -50,9 +50,7 @@ def use_many_connections(saver: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
-def test_connections_that_died_while_idle_are_not_noticed(
-    mortal: tuple[Server, Place], saver: KeelSaver, how: str
-) -> None:
+def test_dead_idle_connections_are_replaced(mortal: tuple[Server, Place], saver: KeelSaver, how: str) -> None:
     server, _ = mortal
     use_many_connections(saver)
     if how == "kill":
@@ -64,9 +62,7 @@ def test_connections_that_died_while_idle_are_not_noticed(
     assert value_of(saver, "after") == 1
 
 
-async def test_connections_that_died_while_idle_are_not_noticed_by_a_loop(
-    mortal: tuple[Server, Place], saver: KeelSaver
-) -> None:
+async def test_dead_idle_async_connections_are_replaced(mortal: tuple[Server, Place], saver: KeelSaver) -> None:
     server, _ = mortal
     await asyncio.gather(*(aput(saver, f"thread {number}") for number in range(24)))
     await asyncio.to_thread(server.restart)
@@ -116,7 +112,7 @@ def test_acknowledged_puts_survive_a_kill(mortal: tuple[Server, Place], saver: K
 
 
 @pytest.mark.parametrize("name", FACES)
-def test_a_server_that_is_down_is_named_and_may_come_later(mortal: tuple[Server, Place], name: str) -> None:
+def test_a_saver_reports_a_server_that_is_down_and_works_once_it_is_up(mortal: tuple[Server, Place], name: str) -> None:
     server, place = mortal
     server.stop()
     with place.open() as saver:
@@ -135,7 +131,7 @@ def test_a_server_that_is_down_is_named_and_may_come_later(mortal: tuple[Server,
         face.close()
 
 
-def test_a_restart_in_the_middle_of_a_conversation(mortal: tuple[Server, Place], saver: KeelSaver) -> None:
+def test_a_client_that_retries_loses_nothing_in_a_restart(mortal: tuple[Server, Place], saver: KeelSaver) -> None:
     """A client that retries all failures stores each checkpoint once, in order."""
     server, _ = mortal
     errors: list[StoreError] = []
@@ -173,7 +169,7 @@ def test_a_restart_in_the_middle_of_a_conversation(mortal: tuple[Server, Place],
 
 
 @ON_SERVERS
-def test_a_server_that_does_not_answer_is_given_up(place: Place) -> None:
+def test_a_server_that_does_not_answer_raises_an_error_in_time(place: Place) -> None:
     with place.proxy() as proxy, impatient(place.through(proxy)) as saver:
         put(saver, "t")
         proxy.freeze()
@@ -218,7 +214,7 @@ def impatient(place: Place, timeout: float = 1.0) -> KeelSaver:
 
 
 @ON_SERVERS
-async def test_cancelled_calls_leave_no_connection_half_used(place: Place) -> None:
+async def test_cancelled_calls_do_not_mix_up_replies(place: Place) -> None:
     """Cancelled at any moment, even between request and reply.
 
     The next request receives its own reply.

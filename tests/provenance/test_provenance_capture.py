@@ -44,7 +44,7 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.parametrize("face", ["sync", "async"])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("run", list(RUNS))
-async def test_each_call_stands_once_where_it_led_to(
+async def test_each_call_is_recorded_once_at_its_checkpoint(
     opened: Any, run: str, backend: str, face: str, durability: str
 ) -> None:
     scene = Scene(opened(backend), face, durability, f"{run} {token_hex(6)}")
@@ -53,7 +53,7 @@ async def test_each_call_stands_once_where_it_led_to(
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
-async def test_two_savers_in_one_process(face: str) -> None:
+async def test_two_savers_in_one_process_record_their_own_calls(face: str) -> None:
     """Each saver records the calls of its own graphs, although both use one thread id."""
     with MemorySaver() as one, MemorySaver(provenance=False) as silent, MemorySaver() as other:
         scenes = [Scene(saver, face, "sync", "t") for saver in (one, other)]
@@ -68,7 +68,7 @@ async def test_two_savers_in_one_process(face: str) -> None:
 
 @pytest.mark.parametrize("is_named", [True, False], ids=["own thread", "same thread"])
 @pytest.mark.parametrize("face", ["sync", "async"])
-async def test_a_graph_with_a_saver_of_its_own_called_in_a_node(face: str, is_named: bool) -> None:
+async def test_an_inner_graph_with_its_own_saver_is_recorded_once(face: str, is_named: bool) -> None:
     """LangGraph uses the inner saver only if the call names a thread."""
     with MemorySaver() as outer, MemorySaver() as inner:
         around, within = Scene(outer, face, "sync", "t"), Scene(inner, face, "sync", "inner")
@@ -89,7 +89,7 @@ async def test_a_graph_with_a_saver_of_its_own_called_in_a_node(face: str, is_na
         assert len(await within.check()) == (1 if is_named else 0)
 
 
-async def test_two_runs_that_continue_one_checkpoint() -> None:
+async def test_calls_of_two_runs_from_one_checkpoint_are_all_recorded() -> None:
     """The refused run's writes stay at the checkpoint where it started."""
     with MemorySaver() as saver:
         scene = Scene(saver, "async", "sync", "t")
@@ -115,7 +115,7 @@ async def test_a_sequence_in_a_graph_without_a_saver_is_not_recorded(face: str) 
         assert len(await scene.check()) == 2
 
 
-async def test_a_sequence_in_two_runs_that_continue_one_checkpoint() -> None:
+async def test_calls_of_sequences_in_two_concurrent_runs_are_recorded() -> None:
     """A sequence knows its task but not its run.
 
     So the call belongs to the run that stores the task's writes.
@@ -130,7 +130,7 @@ async def test_a_sequence_in_two_runs_that_continue_one_checkpoint() -> None:
         assert sorted(call.id for call in records) == sorted(scene.told.ids)
 
 
-def test_a_thread_without_the_context_is_not_recorded() -> None:
+def test_a_call_in_a_thread_without_the_context_is_not_recorded() -> None:
     """Only a copy of the context identifies its graph (see `provenance.capture`)."""
     with MemorySaver() as saver:
         scene = Scene(saver, "sync", "sync", "t")

@@ -33,7 +33,7 @@ async def three_steps(saver: KeelSaver, face: str, durability: str, thread: str,
 @each_face
 @each_backend
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_no_round_trip_more(stores: Any, backend: str, face: str, durability: str) -> None:
+async def test_recording_takes_no_extra_round_trip(stores: Any, backend: str, face: str, durability: str) -> None:
     taken = []
     for provenance in (True, False):
         counter = Counter()
@@ -50,7 +50,7 @@ def stored_bytes(store: Any) -> int:
 
 
 @each_backend
-async def test_a_step_with_a_call_takes_few_bytes_more(stores: Any, backend: str) -> None:
+async def test_recording_adds_few_bytes_to_a_step(stores: Any, backend: str) -> None:
     """Bytes per step, for a model that reports as much about itself as OpenAI's does."""
     sizes = {}
     for provenance in (True, False):
@@ -63,7 +63,7 @@ async def test_a_step_with_a_call_takes_few_bytes_more(stores: Any, backend: str
 
 
 @each_backend
-async def test_a_saver_that_does_not_record_stores_nothing(stores: Any, backend: str) -> None:
+async def test_a_saver_without_provenance_stores_no_records(stores: Any, backend: str) -> None:
     store = stores[backend]
     with store.open(), store.open(provenance=False) as saver:  # the other saver of the same process records
         scene = await three_steps(saver, "sync", "sync", "off", Fake(served="never-stored"))
@@ -72,7 +72,7 @@ async def test_a_saver_that_does_not_record_stores_nothing(stores: Any, backend:
     assert b"never-stored" not in store.raw()
 
 
-async def test_a_call_outside_of_a_graph_is_nobodys() -> None:
+async def test_a_call_outside_of_a_graph_is_not_recorded() -> None:
     with MemorySaver() as saver:
         model = Fake()
         model.invoke(ASK)
@@ -85,7 +85,7 @@ async def test_a_call_outside_of_a_graph_is_nobodys() -> None:
         assert list(saver.threads()) == []
 
 
-async def test_a_graph_on_a_saver_of_another_make_is_not_recorded() -> None:
+async def test_a_graph_on_another_librarys_saver_is_not_recorded() -> None:
     from langgraph.checkpoint.memory import InMemorySaver
 
     other: Any = InMemorySaver()
@@ -96,7 +96,7 @@ async def test_a_graph_on_a_saver_of_another_make_is_not_recorded() -> None:
 
 
 @each_face
-async def test_nothing_waits_when_a_run_is_over(face: str) -> None:
+async def test_no_records_remain_in_memory_after_a_run(face: str) -> None:
     with MemorySaver() as saver:
         for durability in ("sync", "async", "exit"):
             await three_steps(saver, face, durability, durability, Fake())
@@ -107,7 +107,7 @@ async def test_nothing_waits_when_a_run_is_over(face: str) -> None:
 
 @each_face
 @pytest.mark.parametrize("where", ["_place_of", "describe_request", "describe_answer"])
-async def test_a_fault_of_the_handler_breaks_no_run(
+async def test_an_error_of_the_callback_handler_does_not_fail_the_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, face: str, where: str
 ) -> None:
     def fail(*args: Any) -> Any:
@@ -128,7 +128,7 @@ async def test_a_fault_of_the_handler_breaks_no_run(
 
 
 @pytest.mark.parametrize("odd", ["params", "metadata", "response"])
-async def test_what_a_model_says_may_be_anything(odd: str) -> None:
+async def test_a_call_with_malformed_metadata_is_recorded(odd: str) -> None:
     """Odd values are skipped; the call is recorded."""
 
     class Odd(Fake):
@@ -149,7 +149,7 @@ async def test_what_a_model_says_may_be_anything(odd: str) -> None:
         assert len(await scene.check()) == 1
 
 
-def test_what_stands_nowhere_is_never_let_go() -> None:
+def test_unstored_records_are_never_evicted() -> None:
     """Unstored records are never evicted; of the others, only the latest stay."""
     waits = WaitingRecords()
     every = [
@@ -162,7 +162,7 @@ def test_what_stands_nowhere_is_never_let_go() -> None:
     assert len(waits) < len(every)
 
 
-async def test_a_call_that_was_cancelled_leaves_nothing_in_memory() -> None:
+async def test_a_cancelled_call_leaves_nothing_in_memory() -> None:
     """LangChain does not report the cancellation.
 
     The record is stored with the thread's next checkpoint.

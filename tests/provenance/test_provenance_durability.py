@@ -72,7 +72,7 @@ def live_and_die(place: Place, face: str, durability: str, path: Path) -> None:
 
 @each_face
 @pytest.mark.parametrize("durability", ["sync", "async"])
-async def test_killed_between_the_writes_and_the_checkpoint(
+async def test_records_survive_a_kill_between_writes_and_checkpoint(
     place: Place, tmp_path: Path, face: str, durability: str
 ) -> None:
     assert exit_code(forked(live_and_die, place, face, durability, tmp_path / "calls")) == -signal.SIGKILL
@@ -94,7 +94,7 @@ async def test_killed_between_the_writes_and_the_checkpoint(
 
 @each_face
 @each_backend
-async def test_another_process_goes_on_with_what_has_failed_or_asks(stores: Any, backend: str, face: str) -> None:
+async def test_records_survive_a_resume_in_another_process(stores: Any, backend: str, face: str) -> None:
     """Another saver on the same store knows no more than another process does."""
     with stores[backend].open() as one, stores[backend].open() as other:
         scene = Scene(one, face, "sync", f"two {face}")
@@ -117,7 +117,7 @@ def told_in_a_child(place: Place) -> None:
         assert len(saver.provenance.read(thread_config("child"))) == 2
 
 
-def test_a_child_of_a_fork_has_its_own_memory(place: Place) -> None:
+def test_a_forked_child_has_its_own_records_in_memory(place: Place) -> None:
     with place.open() as saver:
         recorder = recorder_of(saver)
         waiting = threading.Event()
@@ -184,7 +184,7 @@ async def test_a_pruned_thread_is_found_by_its_models(stores: Any, backend: str,
 
 
 @each_backend
-async def test_a_deleted_thread_leaves_nothing(stores: Any, backend: str) -> None:
+async def test_a_deleted_thread_leaves_no_records(stores: Any, backend: str) -> None:
     store = stores[backend]
     with store.open() as saver:
         scene = Scene(saver, "sync", "sync", "deleted")
@@ -202,7 +202,7 @@ async def test_a_deleted_thread_leaves_nothing(stores: Any, backend: str) -> Non
 
 @each_face
 @each_backend
-async def test_the_records_of_a_deleted_run_are_gone(stores: Any, backend: str, face: str) -> None:
+async def test_records_of_a_deleted_run_are_deleted(stores: Any, backend: str, face: str) -> None:
     with stores[backend].open() as saver:
         scene = await two_runs(saver, face, f"run {face}")
         before = await scene.records()
@@ -218,7 +218,7 @@ async def test_the_records_of_a_deleted_run_are_gone(stores: Any, backend: str, 
         assert gone.isdisjoint(call.id for call in await scene.records())
 
 
-async def test_what_a_deleted_run_left_waiting_is_gone_too(stores: Any) -> None:
+async def test_unstored_records_of_a_deleted_run_are_discarded(stores: Any) -> None:
     with stores["memory"].open() as saver:
         scene = Scene(saver, "sync", "sync", "waiting")
         graph = scene.compiled(("a", calling(failing(scene, times=1))))

@@ -57,7 +57,7 @@ async def record_of(saver: MemorySaver, model: Any, face: str = "sync", is_strea
 
 @each_face
 @each_provider
-async def test_what_is_said_of_a_call_is_the_same_streamed_or_not(saver: MemorySaver, provider: str, face: str) -> None:
+async def test_streamed_and_plain_calls_have_equal_records(saver: MemorySaver, provider: str, face: str) -> None:
     # `ChatAnthropic` does not expose the stop words of its constructor.
     model = PROVIDERS[provider](temperature=0.5, top_p=0.9, max_tokens=64).bind(stop=["END"])
     plain, streamed = [await record_of(saver, model, face, is_streamed) for is_streamed in (False, True)]
@@ -80,7 +80,7 @@ async def test_what_is_said_of_a_call_is_the_same_streamed_or_not(saver: MemoryS
 
 
 @pytest.mark.parametrize("how", ["given", "bound", "in the call", "model_kwargs", "extra_body"])
-async def test_a_seed_is_found_wherever_it_is_given(saver: MemorySaver, how: str) -> None:
+async def test_a_seed_is_recorded_in_every_place_it_can_be_set(saver: MemorySaver, how: str) -> None:
     ways: dict[str, Any] = {"given": {"seed": 7}, "extra_body": {"extra_body": {"seed": 7}}}
     if how == "model_kwargs":
         with pytest.warns(UserWarning, match="seed"):
@@ -92,14 +92,14 @@ async def test_a_seed_is_found_wherever_it_is_given(saver: MemorySaver, how: str
     assert (await record_of(saver, model)).seed == 7
 
 
-async def test_what_a_call_changes_counts(saver: MemorySaver) -> None:
+async def test_bound_parameters_override_those_of_the_model(saver: MemorySaver) -> None:
     model = PROVIDERS["openai"](temperature=0.5, seed=1).bind(model="gpt-4o-mini", temperature=0.0, seed=0)
     record = await record_of(saver, model)
     assert (record.model, record.temperature, record.seed) == ("gpt-4o-mini", 0.0, 0)
 
 
 @each_provider
-async def test_tools_have_names_and_hashes(saver: MemorySaver, provider: str) -> None:
+async def test_tools_are_recorded_with_names_and_hashes(saver: MemorySaver, provider: str) -> None:
     model = PROVIDERS[provider]()
     one = await record_of(saver, model.bind_tools([look]))
     same = await record_of(saver, model.bind_tools([look]))
@@ -109,7 +109,7 @@ async def test_tools_have_names_and_hashes(saver: MemorySaver, provider: str) ->
     assert (await record_of(saver, model)).tools == {}
 
 
-async def test_parameters_by_their_own_names(saver: MemorySaver) -> None:
+async def test_parameters_are_recorded_by_their_own_names(saver: MemorySaver) -> None:
     record = await record_of(
         saver, PROVIDERS["openai"](frequency_penalty=0.1, logit_bias={1: 2}, extra_body={"top_k": 4, "user": "ann"})
     )
@@ -118,9 +118,7 @@ async def test_parameters_by_their_own_names(saver: MemorySaver) -> None:
 
 @each_face
 @each_provider
-async def test_a_request_that_fails_is_recorded_without_what_it_says(
-    saver: MemorySaver, provider: str, face: str
-) -> None:
+async def test_a_failed_request_is_recorded_without_its_message(saver: MemorySaver, provider: str, face: str) -> None:
     def refuse(request: Any) -> Any:
         return 429, {}, json.dumps({"error": {"message": "SECRET is over its quota", "type": "rate"}})
 
@@ -133,7 +131,7 @@ async def test_a_request_that_fails_is_recorded_without_what_it_says(
     assert "SECRET" not in str(record)
 
 
-async def test_of_metadata_only_what_is_langchains_is_read(saver: MemorySaver) -> None:
+async def test_only_metadata_keys_of_langchain_are_read(saver: MemorySaver) -> None:
     """The user's own keys may have any name."""
     names = ("model", "model_name", "temperature", "max_tokens", "stop", "seed", "top_p", "tools", "effort", "top_k")
     own = {name: ["SECRET"] if name in ("stop", "tools") else "SECRET" for name in names} | {"seed": 5, "top_p": 0.5}
@@ -150,13 +148,13 @@ async def test_of_metadata_only_what_is_langchains_is_read(saver: MemorySaver) -
 
 
 @pytest.mark.parametrize("odd", [float("inf"), float("nan"), True, "7", [7]])
-async def test_a_number_that_is_none_is_passed_over(saver: MemorySaver, odd: Any) -> None:
+async def test_invalid_numbers_are_ignored(saver: MemorySaver, odd: Any) -> None:
     silent = GenericFakeChatModel(messages=iter([AIMessage("all done")])).bind(seed=odd, temperature=odd)
     record = await record_of(saver, silent)
     assert (record.seed, record.temperature) == (None, None)
 
 
-async def test_the_cost_that_a_provider_reports(saver: MemorySaver) -> None:
+async def test_a_reported_cost_is_recorded(saver: MemorySaver) -> None:
     def dear(request: Any) -> Any:
         status, headers, body = reply_to(request)
         said = json.loads(body)
@@ -167,7 +165,7 @@ async def test_the_cost_that_a_provider_reports(saver: MemorySaver) -> None:
     assert not record.cached
 
 
-def test_a_prompt_has_one_hash_whatever_its_ids_are() -> None:
+def test_a_prompt_hash_ignores_message_ids() -> None:
     def prompt(mark: str, text: str = "hello") -> Any:
         called: Any = [{"name": "look", "args": {"at": 1}, "id": f"call {mark}"}]
         block: Any = {"type": "tool_use", "id": f"call {mark}", "name": "look", "input": {"at": 1}}
@@ -184,7 +182,7 @@ def test_a_prompt_has_one_hash_whatever_its_ids_are() -> None:
     assert one["prompt_hash"] != other["prompt_hash"]
 
 
-def test_what_a_provider_numbers_at_random_is_no_part_of_a_hash() -> None:
+def test_a_prompt_hash_ignores_random_ids_of_a_provider() -> None:
     def prompt(mark: str, file: str = "file-1") -> Any:
         searched: Any = {"type": "web_search_call", "id": f"ws {mark}", "status": "completed"}
         read: Any = {"type": "file", "source_type": "id", "id": file}

@@ -56,7 +56,7 @@ def cells(saver: KeelSaver, thread: str) -> list[Any]:
 @each_face
 @each_backend
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_a_pruned_thread_has_its_records(saver: KeelSaver, face: str, durability: str) -> None:
+async def test_a_pruned_thread_keeps_its_records(saver: KeelSaver, face: str, durability: str) -> None:
     scene = await runs(Scene(saver, face, durability, "t"), "one", "two")
     before = await scene.check()
     assert len(before) == 4
@@ -74,7 +74,7 @@ async def test_a_pruned_thread_has_its_records(saver: KeelSaver, face: str, dura
 
 @each_face
 @each_backend
-async def test_only_what_led_to_what_stays(saver: KeelSaver, face: str) -> None:
+async def test_a_prune_keeps_only_records_of_the_remaining_path(saver: KeelSaver, face: str) -> None:
     scene = await runs(Scene(saver, face, "sync", "t"), "one")
     head = (await scene.listed(thread_config("t", "")))[0].config
     kept = [call.id for call in await scene.records()]
@@ -88,7 +88,7 @@ async def test_only_what_led_to_what_stays(saver: KeelSaver, face: str) -> None:
 
 @each_face
 @each_backend
-async def test_calls_of_steps_that_nothing_went_on_from(saver: KeelSaver, face: str) -> None:
+async def test_a_prune_keeps_records_of_a_repaired_step(saver: KeelSaver, face: str) -> None:
     """If a failed task is repaired by hand, its record is stored only with its writes."""
     scene = Scene(saver, face, "sync", "t")
 
@@ -108,7 +108,7 @@ async def test_calls_of_steps_that_nothing_went_on_from(saver: KeelSaver, face: 
 
 @each_face
 @each_backend
-async def test_what_waits_in_a_subgraph_stays_and_what_led_to_it(saver: KeelSaver, face: str) -> None:
+async def test_a_prune_keeps_records_of_a_waiting_subgraph(saver: KeelSaver, face: str) -> None:
     scene = Scene(saver, face, "sync", "t")
     inner = graph_of(("x", calling(scene.model())), ("y", calling(scene.model()))).compile(interrupt_before=["y"])
     await scene.run(scene.compiled(("sub", inner)))
@@ -121,7 +121,7 @@ async def test_what_waits_in_a_subgraph_stays_and_what_led_to_it(saver: KeelSave
 
 @each_face
 @each_backend
-async def test_a_copy_of_a_pruned_thread_has_them_too(saver: KeelSaver, face: str) -> None:
+async def test_a_copy_of_a_pruned_thread_has_its_records(saver: KeelSaver, face: str) -> None:
     scene = await runs(Scene(saver, face, "sync", "t"), "one", "two")
     before = told(await scene.check())
     await prune(scene)
@@ -138,7 +138,7 @@ async def test_a_copy_of_a_pruned_thread_has_them_too(saver: KeelSaver, face: st
 
 @each_backend
 @pytest.mark.filterwarnings("ignore::langgraph_keel.errors.DriftWarning")
-async def test_deleted_runs_leave_none(stores: Any, saver: KeelSaver, backend: str) -> None:
+async def test_deleted_runs_of_a_pruned_thread_leave_no_records(stores: Any, saver: KeelSaver, backend: str) -> None:
     scene = await runs(Scene(saver, "sync", "sync", "t"), "one", served="served-by-one")
     await prune(scene)
     await runs(scene, "two", served="served-by-two")
@@ -154,7 +154,7 @@ async def test_deleted_runs_leave_none(stores: Any, saver: KeelSaver, backend: s
 
 
 @each_backend
-async def test_of_several_runs_the_others_stay(saver: KeelSaver) -> None:
+async def test_deleting_a_run_keeps_records_of_other_runs(saver: KeelSaver) -> None:
     scene = await runs(Scene(saver, "sync", "sync", "t"), "one", "two")
     await prune(scene)
     await runs(scene, "three")
@@ -164,7 +164,9 @@ async def test_of_several_runs_the_others_stay(saver: KeelSaver) -> None:
 
 @each_backend
 @pytest.mark.parametrize("verb", ["swap_cell", "remove_entries", "remove_rows"])
-async def test_a_prune_that_is_cut_off(saver: KeelSaver, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupted_prune_keeps_all_records(
+    saver: KeelSaver, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene = await runs(Scene(saver, "sync", "sync", "t"), "one", "two")
     before = told(await scene.check())
 
@@ -182,7 +184,7 @@ async def test_a_prune_that_is_cut_off(saver: KeelSaver, verb: str, monkeypatch:
 
 
 @each_backend
-async def test_two_prunes_at_once(saver: KeelSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_prunes_keep_all_records(saver: KeelSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second prune and a run come just before the first removes entries."""
     scene = await runs(Scene(saver, "sync", "sync", "t"), "one", "two")
     store = type(saver.engine.session.store)
@@ -204,7 +206,7 @@ async def test_two_prunes_at_once(saver: KeelSaver, monkeypatch: pytest.MonkeyPa
 
 
 @each_backend
-async def test_it_takes_two_trips_at_most(stores: Any, backend: str) -> None:
+async def test_carrying_records_takes_two_extra_trips(stores: Any, backend: str) -> None:
     taken = []
     for provenance in (False, True):
         counter = Counter()
@@ -217,7 +219,7 @@ async def test_it_takes_two_trips_at_most(stores: Any, backend: str) -> None:
 
 
 @each_backend
-async def test_it_takes_little_room(saver: KeelSaver) -> None:
+async def test_carried_records_take_little_space(saver: KeelSaver) -> None:
     scene = Scene(saver, "sync", "async", "t")
     model = scene.model(served="gpt-4o-2024-08-06", fingerprint="fp_50cad350e4")
     await scene.run(scene.compiled(*((f"n{number}", calling(model)) for number in range(24))))

@@ -47,7 +47,7 @@ async def write(saver: KeelSaver, face: str, thread: str, *served: str) -> Scene
 @each_face
 @each_backend
 @pytest.mark.filterwarnings("ignore::langgraph_keel.errors.DriftWarning")
-async def test_checkpoints_and_threads_of_a_model(saver: KeelSaver, face: str) -> None:
+async def test_checkpoints_and_threads_are_filtered_by_model(saver: KeelSaver, face: str) -> None:
     scene = await write(saver, face, "both", "one", "two", "one")
     await write(saver, face, "only one", "one")
     for name, steps in {"one": [9, 1], "two": [5], "fake": [9, 5, 1], "none": []}.items():
@@ -66,7 +66,9 @@ async def test_checkpoints_and_threads_of_a_model(saver: KeelSaver, face: str) -
 
 @each_face
 @each_backend
-async def test_pages(saver: KeelSaver, face: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_and_threads_are_read_in_pages(
+    saver: KeelSaver, face: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scenes = [await write(saver, face, f"t{number}", f"model {number % 2}") for number in range(5)]
     await write(saver, face, "t0", "model 0")
     scenes[0].told.calls.clear()
@@ -85,7 +87,7 @@ async def test_pages(saver: KeelSaver, face: str, monkeypatch: pytest.MonkeyPatc
 
 
 @each_backend
-async def test_the_records_of_one_checkpoint_or_namespace(saver: KeelSaver) -> None:
+async def test_records_are_read_by_checkpoint_or_namespace(saver: KeelSaver) -> None:
     scene = await write(saver, "sync", "t", "one", "one")
     one, two = await scene.records()
     assert await scene.records(thread_config("t", "", one.checkpoint_id)) == [one]
@@ -97,7 +99,7 @@ async def test_the_records_of_one_checkpoint_or_namespace(saver: KeelSaver) -> N
 
 
 @pytest.mark.parametrize("config", [None, {}, {"thread_id": "t"}, {"configurable": {}}], ids=repr)
-async def test_no_thread_is_not_all_of_them(config: Any) -> None:
+async def test_reading_without_a_thread_is_refused(config: Any) -> None:
     with MemorySaver() as saver:
         await write(saver, "sync", "t", "one")
         with pytest.raises(InvalidConfig):
@@ -106,7 +108,7 @@ async def test_no_thread_is_not_all_of_them(config: Any) -> None:
             await saver.provenance.aread(config)
 
 
-async def test_a_thread_that_is_a_number() -> None:
+async def test_a_numeric_thread_id_is_read_as_text() -> None:
     waiting: list[Any] = []
     with MemorySaver() as saver:
         scene = Scene(saver, "sync", "sync", "5")
@@ -130,7 +132,7 @@ async def test_a_thread_that_is_a_number() -> None:
 @each_face
 @each_backend
 @pytest.mark.parametrize("serde", ["jsonplus", "encrypted"])
-async def test_other_serializers(stores: Any, backend: str, face: str, serde: str) -> None:
+async def test_records_with_other_serializers(stores: Any, backend: str, face: str, serde: str) -> None:
     made: Any = (
         JsonPlusSerializer() if serde == "jsonplus" else EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16)
     )
@@ -157,7 +159,7 @@ FIELDS = list(ModelCall.__dataclass_fields__)
 
 @pytest.mark.slow
 @given(JUNK | st.lists(JUNK | st.dictionaries(st.sampled_from(FIELDS), JUNK)))
-def test_junk_is_no_record_and_raises_nothing(junk: Any) -> None:
+def test_junk_is_ignored_without_an_error(junk: Any) -> None:
     for call in [unpack_call(junk), *unpack_calls(junk)]:
         assert call is None or isinstance(call.id, str)
     models_of({"calls": junk, "models": junk})
@@ -165,7 +167,7 @@ def test_junk_is_no_record_and_raises_nothing(junk: Any) -> None:
 
 @pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(FIELDS), JUNK))
-def test_a_record_keeps_of_damage_what_can_be_taken(junk: dict[str, Any]) -> None:
+def test_a_damaged_record_keeps_its_readable_fields(junk: dict[str, Any]) -> None:
     call = unpack_call({**junk, "id": "x"})
     assert call
     assert all(isinstance(name, str) for name in call.names)
@@ -196,7 +198,7 @@ async def test_a_damaged_record_does_not_hide_the_others(saver: KeelSaver, monke
 
 
 @each_backend
-async def test_a_header_of_a_store_from_before_has_three_parts(saver: KeelSaver) -> None:
+async def test_headers_without_records_are_read(saver: KeelSaver) -> None:
     engine = saver.engine
     hooks = Hooks([hook for hook in engine.session.hooks.all if hook is not recorder_of(saver)])
     before = with_engine(saver, replace(engine, session=replace(engine.session, hooks=hooks)))
@@ -207,7 +209,7 @@ async def test_a_header_of_a_store_from_before_has_three_parts(saver: KeelSaver)
     assert [info.models for info in saver.threads()] == [("fake", "two")]
 
 
-async def test_records_are_no_writes(stores: Any) -> None:
+async def test_records_are_not_listed_as_pending_writes(stores: Any) -> None:
     with stores["memory"].open() as saver:
         scene = await write(saver, "sync", "writes", "one")
         for found in await scene.listed():
@@ -219,7 +221,7 @@ async def test_records_are_no_writes(stores: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [DriftDetected, DriftWarning])
-def test_what_is_said_of_drift_travels_between_processes(kind: Any) -> None:
+def test_drift_errors_and_warnings_can_be_pickled(kind: Any) -> None:
     report = DriftReport("t", (Change("served_model", "a", "b", 3, "node"), Change("langgraph", None, "2")))
     said = kind(report)
     again = pickle.loads(pickle.dumps(said))
@@ -228,10 +230,10 @@ def test_what_is_said_of_drift_travels_between_processes(kind: Any) -> None:
     assert "served_model was a up to step 3, now b" in str(again)
 
 
-def test_a_record_travels_between_processes() -> None:
+def test_a_record_can_be_pickled() -> None:
     call = ModelCall(id="x", stop=("a",), usage={"input_tokens": 1}, tools={"look": "hash"})
     assert pickle.loads(pickle.dumps(call)) == call
 
 
-def test_the_fake_says_what_it_is() -> None:
+def test_the_fake_model_reports_its_name() -> None:
     assert Fake(served="one").invoke("hi").response_metadata["model_name"] == "one"

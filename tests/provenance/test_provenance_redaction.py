@@ -101,7 +101,7 @@ def calling(models: list[Any]) -> Any:
 @pytest.mark.parametrize("face", ["sync", "async"])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("provider", list(PROVIDERS))
-async def test_no_stored_byte_tells_a_secret(stores: Any, backend: str, provider: str, face: str) -> None:
+async def test_stored_bytes_contain_no_secret(stores: Any, backend: str, provider: str, face: str) -> None:
     with stores[backend].open() as saver:
         scene = Scene(saver, face, "sync", f"{provider} {face}")
         models = [model(provider, answering), model(provider, refusing)]

@@ -63,7 +63,7 @@ class Chat:
 
 
 @pytest.mark.parametrize("durability", ["async", "sync"])
-def test_calls_of_a_refused_run_are_not_the_threads(saver: KeelSaver, durability: str) -> None:
+def test_calls_of_a_refused_run_are_not_recorded_for_the_thread(saver: KeelSaver, durability: str) -> None:
     """Its answer was stored with the writes of its step, but is never shown."""
     chat = Chat(saver)
     assert chat.overtake(durability) == ["first", "second", "to second"]

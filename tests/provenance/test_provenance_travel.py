@@ -47,7 +47,7 @@ def ids(saver: KeelSaver, thread: str) -> list[str]:
 
 
 @pytest.mark.parametrize("is_pruned", [False, True])
-def test_a_rewound_thread_cost_what_led_there(saver: KeelSaver, is_pruned: bool) -> None:
+def test_a_rewound_thread_counts_only_calls_on_its_path(saver: KeelSaver, is_pruned: bool) -> None:
     first, second = ids(saver, "t")
     saver.rewind(saver.timeline("t")["good"])
     if is_pruned:
@@ -61,7 +61,7 @@ def test_a_rewound_thread_cost_what_led_there(saver: KeelSaver, is_pruned: bool)
     assert (line["cost"], line["usage"]["total_tokens"]) == (2.0, 11)
 
 
-def test_a_branch_cost_what_led_there(saver: KeelSaver) -> None:
+def test_a_branch_counts_only_calls_on_its_path(saver: KeelSaver) -> None:
     config = saver.fork(saver.timeline("t")["good"])
     chat(saver).invoke({"messages": [("user", "again")]}, config, durability="sync")
     [line] = saver.provenance.trajectories()
@@ -80,7 +80,7 @@ def test_a_fork_of_a_pruned_thread_has_its_records(saver: KeelSaver) -> None:
     assert ids(saver, "fork") == [first]
 
 
-def test_what_a_rewound_thread_was_written_with_is_known(saver: KeelSaver) -> None:
+def test_rewound_and_forked_threads_keep_their_models(saver: KeelSaver) -> None:
     saver.rewind(saver.timeline("t")["good"])
     saver.fork(at("t"), "fork")
     assert {info.thread_id: info.models for info in saver.threads()} == {"t": ("m-1",), "fork": ("m-1",)}

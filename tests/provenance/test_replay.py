@@ -19,7 +19,7 @@ from langgraph_keel import InvalidInput, NotFound, Replay, ToolNotReplayed
 
 
 @faces
-async def test_a_deterministic_thread_is_the_same(scene: Scene, face: str) -> None:
+async def test_replay_of_a_deterministic_thread_is_the_same(scene: Scene, face: str) -> None:
     graph = await two_turns(scene, face)
     acted, before = scene.acted, everything(scene.saver, "t")
     assert acted == ["pay 1", "pay 2", "search 5"]
@@ -32,7 +32,7 @@ async def test_a_deterministic_thread_is_the_same(scene: Scene, face: str) -> No
 
 
 @faces
-async def test_from_every_checkpoint_on(scene: Scene, face: str) -> None:
+async def test_replay_from_every_checkpoint(scene: Scene, face: str) -> None:
     graph = await two_turns(scene, face)
     acted, before = scene.acted, everything(scene.saver, "t")
     checkpoints = list(scene.saver.list(thread("t")))
@@ -45,7 +45,7 @@ async def test_from_every_checkpoint_on(scene: Scene, face: str) -> None:
 
 
 @faces
-async def test_a_changed_prompt(scene: Scene, face: str) -> None:
+async def test_replay_reports_a_changed_prompt(scene: Scene, face: str) -> None:
     await two_turns(scene, face)
     replay = await replayed(scene.saver, face, scene.agent(system="Be long."), thread("t"))
     assert replay.first is not None
@@ -55,7 +55,7 @@ async def test_a_changed_prompt(scene: Scene, face: str) -> None:
 
 
 @faces
-async def test_a_changed_answer_and_a_call_that_was_never_made(scene: Scene, face: str) -> None:
+async def test_replay_reports_a_changed_answer_and_stops_at_a_new_call(scene: Scene, face: str) -> None:
     await two_turns(scene, face)
     acted = scene.acted
     script = [calls(("pay", {"x": 7}, "one"), ("search", {"x": 5}, "two")), *PAYS[1:]]
@@ -68,7 +68,7 @@ async def test_a_changed_answer_and_a_call_that_was_never_made(scene: Scene, fac
 
 
 @faces
-async def test_a_tool_whose_result_has_changed(scene: Scene, face: str) -> None:
+async def test_replay_reports_a_changed_tool_result(scene: Scene, face: str) -> None:
     await two_turns(scene, face)
     graph = scene.agent(says="has done")
     replay = await replayed(scene.saver, face, graph, thread("t"), allow_tools=["search"])
@@ -80,7 +80,7 @@ async def test_a_tool_whose_result_has_changed(scene: Scene, face: str) -> None:
 
 @faces
 @pytest.mark.parametrize("handled", [True, False])
-async def test_tools_without_a_cache_do_not_run(scene: Scene, face: str, handled: bool) -> None:
+async def test_tools_without_a_cache_do_not_run_in_a_replay(scene: Scene, face: str, handled: bool) -> None:
     from langgraph.prebuilt import ToolNode
 
     node = ToolNode(scene.tools(), handle_tool_errors=handled)
@@ -98,7 +98,7 @@ async def test_tools_without_a_cache_do_not_run(scene: Scene, face: str, handled
 
 
 @faces
-async def test_a_graph_that_fails_leaves_nothing(scene: Scene, face: str) -> None:
+async def test_a_failed_replay_leaves_nothing(scene: Scene, face: str) -> None:
     await two_turns(scene, face)
     before = everything(scene.saver, "t")
 
@@ -132,7 +132,7 @@ async def test_a_cancelled_replay_leaves_nothing(scene: Scene) -> None:
     assert (await scene.saver.provenance.areplay(graph, thread("t"))).same
 
 
-async def test_two_at_once(scene: Scene) -> None:
+async def test_concurrent_replays_are_independent(scene: Scene) -> None:
     graph = await two_turns(scene, "async")
     other = agent(scene.saver, scene.tools(), scene.cache, system="Other.")
     await run(other, "async", hello("other"), thread("u"))
@@ -148,7 +148,7 @@ async def test_two_at_once(scene: Scene) -> None:
 
 
 @faces
-async def test_a_fork_that_is_kept(scene: Scene, face: str) -> None:
+async def test_replay_with_keep_keeps_its_fork(scene: Scene, face: str) -> None:
     graph = await two_turns(scene, face)
     replay = await replayed(scene.saver, face, graph, thread("t"), keep=True)
     assert replay.thread_id is not None
@@ -163,7 +163,7 @@ async def test_a_fork_that_is_kept(scene: Scene, face: str) -> None:
 
 
 @faces
-async def test_without_inputs_of_exit_durability(scene: Scene, face: str) -> None:
+async def test_replay_of_exit_durability_accepts_the_inputs(scene: Scene, face: str) -> None:
     graph = scene.agent()
     given = [hello("one"), hello("two")]
     for each in given:
@@ -181,7 +181,7 @@ async def test_without_inputs_of_exit_durability(scene: Scene, face: str) -> Non
 
 
 @faces
-async def test_what_is_not_there(scene: Scene, face: str) -> None:
+async def test_missing_threads_and_checkpoints_raise_not_found(scene: Scene, face: str) -> None:
     graph = await two_turns(scene, face)
     with pytest.raises(NotFound, match="'no'"):
         await replayed(scene.saver, face, graph, thread("no"))
@@ -191,7 +191,7 @@ async def test_what_is_not_there(scene: Scene, face: str) -> None:
     assert scene.threads == ["t"]
 
 
-def test_what_cannot_be_meant(memory: Scene) -> None:
+def test_invalid_arguments_are_refused(memory: Scene) -> None:
     saver, graph = memory.saver, memory.agent()
     with pytest.raises(InvalidInput, match="compiled graph"):
         saver.provenance.replay(lambda state: state, thread("t"))
@@ -239,7 +239,7 @@ def plain(scene: Scene, model: Any, depth: int = 0) -> Any:
 
 @faces
 @pytest.mark.parametrize("depth", [0, 1])
-async def test_recorded_parameters_are_handed_to_models(memory: Scene, face: str, depth: int) -> None:
+async def test_recorded_parameters_are_passed_to_configurable_models(memory: Scene, face: str, depth: int) -> None:
     await run(plain(memory, configured(0.1), depth), face, hello(), thread("t"))
     assert (await replayed(memory.saver, face, plain(memory, configured(0.9), depth), thread("t"))).same
     fixed = await replayed(memory.saver, face, plain(memory, configured(0.9, False), depth), thread("t"))
@@ -251,7 +251,7 @@ async def test_recorded_parameters_are_handed_to_models(memory: Scene, face: str
 
 
 @faces
-async def test_models_that_a_graph_does_not_show(memory: Scene, face: str) -> None:
+async def test_bind_passes_parameters_to_models_inside_nodes(memory: Scene, face: str) -> None:
     await run(talker(memory, configured(0.1)), face, hello(), thread("t"))
     graph = talker(memory, configured(0.9))
     assert first_of(await replayed(memory.saver, face, graph, thread("t"))) == "1 temperature 0.1 0.9"
@@ -259,7 +259,7 @@ async def test_models_that_a_graph_does_not_show(memory: Scene, face: str) -> No
 
 
 @faces
-async def test_what_an_application_is_configured_with_is_the_callers(memory: Scene, face: str) -> None:
+async def test_replay_leaves_the_applications_configuration_to_the_caller(memory: Scene, face: str) -> None:
     """Neither model parameters nor metadata become configurable keys."""
     seen: list[Any] = []
 
@@ -278,7 +278,7 @@ async def test_what_an_application_is_configured_with_is_the_callers(memory: Sce
 
 
 @faces
-async def test_another_model(memory: Scene, face: str) -> None:
+async def test_replay_reports_another_served_model(memory: Scene, face: str) -> None:
     await two_turns(memory, face)
     other = Model(script=PAYS, served="fake-2")
     replay = await replayed(memory.saver, face, memory.agent(model=other), thread("t"))

@@ -46,7 +46,7 @@ def compared(*pairs: tuple[Any, Any], limit: int = 100) -> list[str]:
     ],
     ids=str,
 )
-def test_what_is_equal_is_the_same(value: Any) -> None:
+def test_equal_values_are_the_same(value: Any) -> None:
     assert compared((value, pickle.loads(pickle.dumps(value)))) == []
 
 
@@ -72,7 +72,7 @@ def test_what_is_equal_is_the_same(value: Any) -> None:
     ],
     ids=str,
 )
-def test_the_place_of_a_difference(was: Any, now: Any, said: str) -> None:
+def test_differences_name_their_place(was: Any, now: Any, said: str) -> None:
     assert compared((was, now))[0] == said
 
 
@@ -85,7 +85,7 @@ def turn(message_id: str | None, call_id: str, **about: Any) -> list[Any]:
     ]
 
 
-def test_ids_may_be_others_if_they_are_so_everywhere() -> None:
+def test_ids_may_differ_if_they_differ_consistently() -> None:
     assert compared((turn("a", "x"), turn("b", "y")), (["a", {"a"}, {"x": 1}], ["b", {"b"}, {"y": 1}])) == []
     assert compared(([*turn("a", "x"), *turn("b", "y")], [*turn("c", "z"), *turn("d", "z")])) != []
     mixed = turn("b", "y")
@@ -94,14 +94,14 @@ def test_ids_may_be_others_if_they_are_so_everywhere() -> None:
     assert compared((turn("a", "x"), turn("b", "y")), ("a", "c")) == ["1 v 'a' 'c'"]
 
 
-def test_the_arguments_of_a_call_are_no_ids() -> None:
+def test_ids_in_tool_arguments_are_compared() -> None:
     other = turn("a", "x")
     other[0].tool_calls[0]["args"]["id"] = "B2"
     assert compared((turn("a", "x"), other)) == ["0 v[0].tool_calls[0].args.id 'A1' 'B2'"]
     assert compared(({"order_id": "A1"}, {"order_id": "B2"})) == ["0 v.order_id 'A1' 'B2'"]
 
 
-def test_times_and_ids_that_a_provider_tells() -> None:
+def test_times_and_ids_of_providers_are_ignored() -> None:
     one = {"id": "1", "created": 1, "total_duration": 5, "model_id": "m", "token_usage": {"total_time": 0.1, "n": 1}}
     two = {"id": "2", "created": 2, "total_duration": 6, "model_id": "m", "token_usage": {"total_time": 0.2, "n": 1}}
     bedrock = {"ResponseMetadata": {"RequestId": "1", "HTTPHeaders": {"date": "x"}}, "metrics": {"latencyMs": [1]}}
@@ -135,26 +135,26 @@ def used(number: int, *calls: Any) -> AIMessage:
     ],
     ids=["additional", "gone", "new", "file", "call"],
 )
-def test_what_looks_random_and_is_not(was: Any, now: Any, said: str) -> None:
+def test_values_that_resemble_ids_or_times_are_compared(was: Any, now: Any, said: str) -> None:
     (found,) = compared((was, now))
     assert found.endswith(said)
 
 
-def test_blocks_that_say_the_same() -> None:
+def test_equivalent_content_blocks_are_the_same() -> None:
     call = {"name": "pay", "args": {"n": 1}, "id": "1"}
     assert compared((used(1, call), used(2, call))) == []  # a stream leaves its pieces there
     text: Any = [[{"type": "text", "text": "so", "id": each, "index": 0}] for each in ("a", "b")]
     assert compared((AIMessage(text[0]), AIMessage(text[1])), (AIMessage(text[0]), AIMessage(["s", "o"]))) == []
 
 
-def test_long_values_are_cut_where_they_part() -> None:
+def test_long_values_are_shortened_around_their_difference() -> None:
     (said,) = compared(("x" * 1000 + "old" + "y" * 1000, "x" * 1000 + "new" + "y" * 1000))
     assert "old" in said
     assert "new" in said
     assert len(said) < 400
 
 
-def test_the_limit_and_the_next_nodes() -> None:
+def test_differences_are_limited_and_states_include_next_nodes() -> None:
     assert len(compared((list(range(50)), [-1] * 50), limit=3)) == 3
     assert state_of({"a": 1, "branch:to:y": None, "branch:to:x": None, "b": 2}, {"b"}) == {"a": 1, "next": ["x", "y"]}
 
@@ -163,7 +163,7 @@ def replay(*differences: Difference, **more: Any) -> Replay:
     return Replay(**{"source": "t<1>", "thread_id": None, "steps": 3, "differences": differences, **more})
 
 
-def test_how_a_verdict_reads() -> None:
+def test_a_verdict_as_text_and_html() -> None:
     assert str(replay()) == "replay of thread 't<1>': the same (3 steps, 0 calls of models)"
     assert replay()
     found = Difference(2, "messages[1].content", "'a'", "'<b>'")
@@ -183,7 +183,7 @@ def test_how_a_verdict_reads() -> None:
     assert not replay(ended="no more").same
 
 
-def test_the_error_survives_a_process_pool() -> None:
+def test_tool_not_replayed_can_be_pickled() -> None:
     error = ToolNotReplayed("pay", "t", "why", is_new=True, called=lambda: None)
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.tool, copy.is_new, copy.called) == (str(error), "pay", True, None)
@@ -191,7 +191,7 @@ def test_the_error_survives_a_process_pool() -> None:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("is_streamed", [True, False])
-async def test_a_stream_is_the_same_as_an_answer_in_one_piece(provider: str, is_streamed: bool) -> None:
+async def test_a_streamed_answer_replays_as_the_same(provider: str, is_streamed: bool) -> None:
     model, builder = PROVIDERS[provider](), StateGraph(MessagesState)
     builder.add_node("model", lambda state: {"messages": [model.invoke(state["messages"])]})
     builder.add_edge(START, "model")

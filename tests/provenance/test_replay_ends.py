@@ -41,7 +41,7 @@ def differences(replay: Replay) -> list[str]:
 
 
 @faces
-async def test_a_question_that_waits(scene: Scene, face: str) -> None:
+async def test_replay_of_a_waiting_question(scene: Scene, face: str) -> None:
     def graph(*questions: Any) -> Any:
         return graph_of(scene.saver, ("a", noting("a")), ("ask", asking(*questions)), ("end", noting("b")))
 
@@ -62,7 +62,7 @@ async def test_a_question_that_waits(scene: Scene, face: str) -> None:
 
 
 @faces
-async def test_an_error_at_the_end(scene: Scene, face: str) -> None:
+async def test_replay_of_a_thread_that_ended_in_an_error(scene: Scene, face: str) -> None:
     def graph(node: Any) -> Any:
         return graph_of(scene.saver, ("a", noting("a")), ("fail", node))
 
@@ -79,7 +79,7 @@ async def test_an_error_at_the_end(scene: Scene, face: str) -> None:
 
 
 @faces
-async def test_several_tasks_each_with_its_own(memory: Scene, face: str) -> None:
+async def test_replay_compares_questions_of_parallel_tasks(memory: Scene, face: str) -> None:
     one = at_once(memory.saver, a=asking("a?"), b=asking("b?"), c=noting("c"))
     await run(one, face, {"items": []}, thread("t"))
     await is_same(memory, face, one)
@@ -89,7 +89,7 @@ async def test_several_tasks_each_with_its_own(memory: Scene, face: str) -> None
 
 
 @faces
-async def test_a_question_in_a_subgraph(memory: Scene, face: str) -> None:
+async def test_replay_of_a_question_in_a_subgraph(memory: Scene, face: str) -> None:
     def graph(question: str) -> Any:
         inner = graph_of(None, ("ask", asking(question)))
         return graph_of(memory.saver, ("team", inner))
@@ -101,7 +101,7 @@ async def test_a_question_in_a_subgraph(memory: Scene, face: str) -> None:
 
 
 @faces
-async def test_a_step_that_failed_is_resumed_and_fails_again(memory: Scene, face: str) -> None:
+async def test_replay_of_a_step_that_failed_twice(memory: Scene, face: str) -> None:
     graph = graph_of(memory.saver, ("fail", failing(ValueError)))
     with pytest.raises(ValueError, match="no"):
         await run(graph, face, {"items": []}, thread("t"))
@@ -114,7 +114,7 @@ async def test_a_step_that_failed_is_resumed_and_fails_again(memory: Scene, face
 
 
 @faces
-async def test_an_update_after_which_a_run_failed(memory: Scene, face: str) -> None:
+async def test_replay_of_an_update_before_a_failed_run(memory: Scene, face: str) -> None:
     graph = graph_of(memory.saver, ("a", noting("a")), ("fail", failing(ValueError)))
     graph.update_state(thread("t"), {"items": ["begun"]}, as_node="a")
     with pytest.raises(ValueError, match="no"):
@@ -126,7 +126,7 @@ async def test_an_update_after_which_a_run_failed(memory: Scene, face: str) -> N
 
 
 @faces
-async def test_a_step_of_which_nothing_is_recorded(memory: Scene, face: str) -> None:
+async def test_replay_ends_at_a_step_without_a_recorded_outcome(memory: Scene, face: str) -> None:
     """As after a crash, or if the caller did not read the stream to its end."""
     graph = graph_of(memory.saver, ("a", noting("a")), ("b", noting("b")))
     for event in graph.stream({"items": []}, thread("t"), stream_mode="checkpoints", durability="sync"):
@@ -138,7 +138,7 @@ async def test_a_step_of_which_nothing_is_recorded(memory: Scene, face: str) -> 
 
 
 @faces
-async def test_a_step_that_a_saver_has_refused(face: str) -> None:
+async def test_replay_ends_at_a_step_refused_because_of_drift(face: str) -> None:
     """A refusal because of drift is not an outcome of the graph."""
     with MemorySaver(on_drift="raise") as saver:
         for served in ("fake-1", "fake-2"):
@@ -154,7 +154,7 @@ async def test_a_step_that_a_saver_has_refused(face: str) -> None:
 
 
 @faces
-async def test_a_graph_that_waits_before_a_node(memory: Scene, face: str) -> None:
+async def test_replay_of_a_static_interrupt(memory: Scene, face: str) -> None:
     graph = graph_of(memory.saver, ("a", noting("a")), ("b", noting("b")), interrupt_before=["b"])
     await run(graph, face, {"items": []}, thread("t"))
     await is_same(memory, face, graph)
@@ -170,7 +170,7 @@ async def test_a_graph_that_waits_before_a_node(memory: Scene, face: str) -> Non
 
 
 @faces
-async def test_more_steps_than_langgraph_does_by_itself(memory: Scene, face: str) -> None:
+async def test_replay_exceeds_the_default_recursion_limit(memory: Scene, face: str) -> None:
     graph = graph_of(memory.saver, *[(f"n{number}", noting("n")) for number in range(40)])
     await run(graph, face, {"items": []}, {**thread("t"), "recursion_limit": 100})
     await is_same(memory, face, graph)

@@ -27,7 +27,7 @@ def decided(*kinds: dict[str, Any]) -> dict[str, Any]:
 
 
 @faces
-async def test_an_agent_whose_calls_a_person_decides(scene: Scene, face: str) -> None:
+async def test_replay_of_an_agent_with_human_decisions(scene: Scene, face: str) -> None:
     outer: Any = HumanInTheLoopMiddleware({"pay": True})
     graph: Any = create_agent(
         Model(script=PAYS), scene.tools(), middleware=[outer, scene.cache.middleware()], checkpointer=scene.saver
@@ -43,7 +43,7 @@ async def test_an_agent_whose_calls_a_person_decides(scene: Scene, face: str) ->
 
 
 @faces
-async def test_a_tool_that_has_asked_is_not_asked_again(scene: Scene, face: str) -> None:
+async def test_a_tool_that_asked_does_not_run_again_in_a_replay(scene: Scene, face: str) -> None:
     runs: list[str] = []
     script = [calls(("ask", {"x": 1}, "one"), ("pay", {"x": 1}, "two")), calls(("ask", {"x": 2}, "three"))]
     tools, middleware = [asking(runs), *scene.tools()], [scene.cache.middleware()]
@@ -57,7 +57,7 @@ async def test_a_tool_that_has_asked_is_not_asked_again(scene: Scene, face: str)
 
 
 @faces
-async def test_an_answer_that_the_ledger_no_longer_has(memory: Scene, face: str) -> None:
+async def test_replay_ends_at_an_answer_missing_from_the_ledger(memory: Scene, face: str) -> None:
     """The ledger keeps only the last of two equal calls that asked.
 
     Its result must not be used for the first.
@@ -76,7 +76,7 @@ async def test_an_answer_that_the_ledger_no_longer_has(memory: Scene, face: str)
 
 
 @faces
-async def test_a_changed_tool(memory: Scene, face: str) -> None:
+async def test_replay_reports_a_changed_tool(memory: Scene, face: str) -> None:
     """A tool's description is input of the model; its results come from the ledger."""
     await two_turns(memory, face)
     tools = [memory.tools()[0], memory.tools()[1].model_copy(update={"description": "Acts otherwise."})]
@@ -96,7 +96,7 @@ async def test_a_changed_tool(memory: Scene, face: str) -> None:
 
 @pytest.mark.parametrize("scope", ["shared", "run", "thread"])
 @faces
-async def test_results_are_found_where_they_were_kept(scene: Scene, face: str, scope: Any) -> None:
+async def test_replay_finds_tool_results_in_every_scope(scene: Scene, face: str, scope: Any) -> None:
     cache = ToolCache(scene.saver, default=ToolPolicy(scope=scope))
     scene.cache = cache
     graph = scene.agent()
@@ -117,7 +117,7 @@ def approved(*questions: str) -> Any:
 
 
 @faces
-async def test_questions_get_their_answers(scene: Scene, face: str) -> None:
+async def test_replayed_questions_receive_their_recorded_answers(scene: Scene, face: str) -> None:
     graph = graph_of(scene.saver, ("note", noting("a")), ("ask", approved("one", "two")), ("end", noting("b")))
     for turn in ("x", "y"):
         await run(graph, face, {"items": [turn]}, thread("t"))
@@ -128,7 +128,7 @@ async def test_questions_get_their_answers(scene: Scene, face: str) -> None:
 
 
 @faces
-async def test_a_question_that_was_never_asked(memory: Scene, face: str) -> None:
+async def test_replay_reports_a_new_question(memory: Scene, face: str) -> None:
     await run(graph_of(memory.saver, ("note", noting("a")), ("end", noting("b"))), face, {"items": []}, thread("t"))
     graph = graph_of(memory.saver, ("note", noting("a")), ("end", approved("why?")))
     replay = await replayed(memory.saver, face, graph, thread("t"))
@@ -149,7 +149,7 @@ def fanned(saver: Any) -> Any:
 
 
 @faces
-async def test_answers_go_to_the_same_of_many_subgraphs(scene: Scene, face: str) -> None:
+async def test_replayed_answers_reach_the_same_subgraphs(scene: Scene, face: str) -> None:
     graph, count = fanned(scene.saver), 0
     result = await run(graph, face, {"items": []}, thread("t"))
     while asked := result.get(ASKED):
@@ -161,7 +161,7 @@ async def test_answers_go_to_the_same_of_many_subgraphs(scene: Scene, face: str)
 
 
 @faces
-async def test_a_waiting_thread_and_one_that_went_on_without_the_answer(memory: Scene, face: str) -> None:
+async def test_replay_of_a_question_that_is_waiting_or_was_dropped(memory: Scene, face: str) -> None:
     graph = graph_of(memory.saver, ("note", noting("a")), ("ask", approved("one")))
     await run(graph, face, {"items": ["x"]}, thread("t"))
     assert (await is_same(memory, face, graph)).steps == 3
@@ -171,7 +171,7 @@ async def test_a_waiting_thread_and_one_that_went_on_without_the_answer(memory: 
 
 
 @faces
-async def test_a_step_that_failed_and_was_resumed(memory: Scene, face: str) -> None:
+async def test_replay_of_a_step_that_failed_and_was_resumed(memory: Scene, face: str) -> None:
     ran: list[int] = []
 
     def flaky(state: Any) -> Any:
@@ -189,7 +189,7 @@ async def test_a_step_that_failed_and_was_resumed(memory: Scene, face: str) -> N
 
 
 @faces
-async def test_static_interrupts(memory: Scene, face: str) -> None:
+async def test_replay_of_static_interrupts(memory: Scene, face: str) -> None:
     graph = graph_of(memory.saver, ("a", noting("a")), ("b", noting("b")), ("c", noting("c")), interrupt_before="*")
     await run(graph, face, {"items": []}, thread("t"))
     for _ in range(3):
@@ -201,7 +201,7 @@ async def test_static_interrupts(memory: Scene, face: str) -> None:
 
 
 @faces
-async def test_updates_forks_and_commands(scene: Scene, face: str) -> None:
+async def test_replay_of_updates_forks_and_commands(scene: Scene, face: str) -> None:
     graph = scene.agent()
     await run(graph, face, hello(), thread("t"))
     await to_thread(graph.update_state, thread("t"), {"messages": [HumanMessage("more")]}, as_node="tools")
@@ -218,7 +218,7 @@ async def test_updates_forks_and_commands(scene: Scene, face: str) -> None:
 
 
 @faces
-async def test_an_update_and_what_was_changed_before(memory: Scene, face: str) -> None:
+async def test_replay_ends_at_an_update_after_a_difference(memory: Scene, face: str) -> None:
     graph = graph_of(memory.saver, ("a", noting("a")), ("b", noting("b")))
     await run(graph, face, {"items": []}, thread("t"))
     await to_thread(graph.update_state, thread("t"), {"items": ["more"]}, as_node="a")
@@ -231,7 +231,7 @@ async def test_an_update_and_what_was_changed_before(memory: Scene, face: str) -
 
 
 @faces
-async def test_a_thread_that_begins_with_an_update_or_was_pruned(scene: Scene, face: str) -> None:
+async def test_replay_of_a_thread_that_begins_with_an_update_or_was_pruned(scene: Scene, face: str) -> None:
     graph = graph_of(scene.saver, ("a", noting("a")), ("b", noting("b")))
     await to_thread(graph.update_state, thread("t"), {"items": ["begun"]}, as_node="a")
     await run(graph, face, None, thread("t"))
@@ -242,7 +242,7 @@ async def test_a_thread_that_begins_with_an_update_or_was_pruned(scene: Scene, f
 
 
 @faces
-async def test_the_order_of_nodes(memory: Scene, face: str) -> None:
+async def test_replay_reports_a_changed_order_of_nodes(memory: Scene, face: str) -> None:
     nodes = ("a", noting("a")), ("b", noting("b")), ("c", noting("c"))
     await run(graph_of(memory.saver, *nodes), face, {"items": []}, thread("t"))
     replay = await replayed(memory.saver, face, graph_of(memory.saver, nodes[0], nodes[2], nodes[1]), thread("t"))

@@ -30,7 +30,7 @@ from langgraph_keel import MemorySaver, SqliteSaver, ToolCache
 
 @pytest.mark.parametrize("checkpointer", [None, True])
 @faces
-async def test_models_in_subgraphs(scene: Scene, face: str, checkpointer: Any) -> None:
+async def test_replay_of_models_in_subgraphs(scene: Scene, face: str, checkpointer: Any) -> None:
     def outer(system: str) -> Any:
         inner = scene.agent(system=system).copy({"checkpointer": checkpointer})
         builder: Any = StateGraph(MessagesState)
@@ -53,7 +53,7 @@ async def test_models_in_subgraphs(scene: Scene, face: str, checkpointer: Any) -
 
 
 @faces
-async def test_the_functional_api(scene: Scene, face: str) -> None:
+async def test_replay_of_an_entrypoint(scene: Scene, face: str) -> None:
     @task
     def add(x: int) -> int:
         return x + 1
@@ -70,7 +70,7 @@ async def test_the_functional_api(scene: Scene, face: str) -> None:
 
 
 @faces
-async def test_a_thread_of_its_own_does_not_act(memory: Scene, face: str) -> None:
+async def test_a_tool_in_a_separate_thread_does_not_run_in_a_replay(memory: Scene, face: str) -> None:
     """It has no context, but a config, which identifies it."""
     pay = memory.tools()[0]
     kept = memory.cache.tool(pay)
@@ -99,7 +99,7 @@ async def test_a_thread_of_its_own_does_not_act(memory: Scene, face: str) -> Non
 
 
 @faces
-async def test_no_callbacks_do_not_let_a_tool_run(memory: Scene, face: str) -> None:
+async def test_a_tool_called_without_callbacks_does_not_run_in_a_replay(memory: Scene, face: str) -> None:
     pay = memory.tools()[0]
     graph = graph_of(memory.saver, ("node", lambda state: {"items": [pay.invoke({"x": 1}, {"callbacks": []})]}))
     await run(graph, face, {"items": []}, thread("t"))
@@ -108,7 +108,7 @@ async def test_no_callbacks_do_not_let_a_tool_run(memory: Scene, face: str) -> N
 
 
 @faces
-async def test_a_node_cache_does_not_answer(memory: Scene, face: str) -> None:
+async def test_a_node_cache_is_not_used_in_a_replay(memory: Scene, face: str) -> None:
     ran: list[int] = []
 
     def node(state: Any) -> Any:
@@ -127,7 +127,7 @@ async def test_a_node_cache_does_not_answer(memory: Scene, face: str) -> None:
 
 
 @faces
-async def test_a_node_cache_of_a_subgraph_may_have_answered(memory: Scene, face: str) -> None:
+async def test_replay_names_a_node_cache_of_a_subgraph(memory: Scene, face: str) -> None:
     builder: Any = StateGraph(Items)
     builder.add_node("node", noting("a"), cache_policy=CachePolicy())
     builder.add_edge(START, "node")
@@ -139,7 +139,7 @@ async def test_a_node_cache_of_a_subgraph_may_have_answered(memory: Scene, face:
 
 
 @faces
-async def test_a_cache_of_models_does_not_pass_for_one(memory: Scene, face: str) -> None:
+async def test_replay_names_answers_of_langchains_model_cache(memory: Scene, face: str) -> None:
     cache = ModelCache()
     graph = memory.agent(model=Model(script=PAYS, cache=cache))
     await run(graph, face, hello(), thread("t"))
@@ -151,7 +151,7 @@ async def test_a_cache_of_models_does_not_pass_for_one(memory: Scene, face: str)
 
 
 @faces
-async def test_calls_that_nobody_has_recorded(face: str, tmp_path: Path) -> None:
+async def test_replay_names_steps_without_recorded_calls(face: str, tmp_path: Path) -> None:
     """Calls are compared only if both sides recorded them.
 
     The verdict names the other steps.
@@ -182,7 +182,7 @@ def talker(saver: Any, model: Any) -> Any:
 
 
 @faces
-async def test_a_model_that_is_called_more_often(memory: Scene, face: str) -> None:
+async def test_replay_reports_additional_model_calls(memory: Scene, face: str) -> None:
     def graph(times: int) -> Any:
         def talk(state: Any) -> Any:
             return {"items": [Model().invoke("so").text for _ in range(times)][:1]}
@@ -197,7 +197,7 @@ async def test_a_model_that_is_called_more_often(memory: Scene, face: str) -> No
 
 @pytest.mark.parametrize("on_drift", ["ignore", "warn", "raise"])
 @faces
-async def test_drift_is_compared_and_not_complained_of(face: str, on_drift: Any, tmp_path: Path) -> None:
+async def test_drift_in_a_replay_is_a_difference_without_a_warning(face: str, on_drift: Any, tmp_path: Path) -> None:
     with MemorySaver(on_drift=on_drift) as saver, warnings.catch_warnings():
         warnings.simplefilter("error")
         scene = Scene(saver, ToolCache(saver), tmp_path / "lines")
@@ -211,7 +211,7 @@ async def test_drift_is_compared_and_not_complained_of(face: str, on_drift: Any,
 
 
 @faces
-async def test_without_provenance_the_states_are_compared(face: str, tmp_path: Path) -> None:
+async def test_replay_without_provenance_compares_states(face: str, tmp_path: Path) -> None:
     with MemorySaver(provenance=False) as saver:
         scene = Scene(saver, ToolCache(saver), tmp_path / "lines")
         replay = await replayed(saver, face, await two_turns(scene, face), thread("t"))
@@ -220,13 +220,13 @@ async def test_without_provenance_the_states_are_compared(face: str, tmp_path: P
 
 
 @faces
-async def test_in_strict_mode(memory: Scene, face: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_replay_in_strict_mode(memory: Scene, face: str, monkeypatch: pytest.MonkeyPatch) -> None:
     strictly(monkeypatch)
     assert (await replayed(memory.saver, face, await two_turns(memory, face), thread("t"))).same
 
 
 @faces
-async def test_steps_are_told_and_a_callback_that_fails_is_heard(memory: Scene, face: str) -> None:
+async def test_on_step_is_called_for_each_step_and_may_raise(memory: Scene, face: str) -> None:
     graph, steps = await two_turns(memory, face), list[int]()
     assert (await replayed(memory.saver, face, graph, thread("t"), on_step=steps.append)).same
     assert steps == list(range(-1, 9))
@@ -240,7 +240,7 @@ async def test_steps_are_told_and_a_callback_that_fails_is_heard(memory: Scene, 
 
 
 @faces
-async def test_ignored_channels_and_the_limit(memory: Scene, face: str) -> None:
+async def test_replay_with_ignored_channels_and_a_limit(memory: Scene, face: str) -> None:
     await run(graph_of(memory.saver, ("a", noting("a")), ("b", noting("b"))), face, {"items": []}, thread("t"))
     other = graph_of(memory.saver, ("a", noting("x")), ("b", noting("y")))
     assert len((await replayed(memory.saver, face, other, thread("t"))).differences) == 2
@@ -249,7 +249,7 @@ async def test_ignored_channels_and_the_limit(memory: Scene, face: str) -> None:
 
 
 @faces
-async def test_answers_that_the_ledger_gives_are_not_given_twice(memory: Scene, face: str) -> None:
+async def test_an_answer_inside_a_cached_tool_is_not_delivered_twice(memory: Scene, face: str) -> None:
     """The node asks before and after its tool; LangGraph has one list of answers."""
     runs: list[str] = []
     kept = memory.cache.tool(asking(runs))
@@ -267,7 +267,7 @@ async def test_answers_that_the_ledger_gives_are_not_given_twice(memory: Scene, 
 
 
 @faces
-async def test_the_saver_that_a_graph_was_compiled_with_is_left_alone(memory: Scene, face: str) -> None:
+async def test_the_saver_of_the_compiled_graph_is_not_used(memory: Scene, face: str) -> None:
     graph = await two_turns(memory, face)
     with MemorySaver() as other:
         assert (await replayed(memory.saver, face, graph.copy({"checkpointer": other}), thread("t"), keep=True)).same
@@ -276,7 +276,7 @@ async def test_the_saver_that_a_graph_was_compiled_with_is_left_alone(memory: Sc
 
 
 @faces
-async def test_a_thread_that_has_drifted(face: str, tmp_path: Path) -> None:
+async def test_replay_of_a_thread_with_drift(face: str, tmp_path: Path) -> None:
     """The replay drifts as the original did, without a warning or an error."""
     with MemorySaver(on_drift="ignore") as saver:
         scene = Scene(saver, ToolCache(saver), tmp_path / "lines")
@@ -299,7 +299,7 @@ def answering(model: Model, served: Iterator[str]) -> Any:
 
 
 @faces
-async def test_a_call_that_failed_before_another_answered(memory: Scene, face: str) -> None:
+async def test_replay_compares_only_the_successful_attempt(memory: Scene, face: str) -> None:
     """Which of two attempts fails may vary; only the successful call is compared."""
     fails = iter([True, False])
 

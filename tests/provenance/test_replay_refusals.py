@@ -59,7 +59,9 @@ async def is_refused(scene: Scene, face: str, graph: Any, **options: Any) -> Non
 
 @WAYS
 @faces
-async def test_no_fallback_acts(scene: Scene, face: str, call: Callable[[BaseTool], Any]) -> None:
+async def test_a_fallback_does_not_act_after_a_refused_tool(
+    scene: Scene, face: str, call: Callable[[BaseTool], Any]
+) -> None:
     pay, other = scene.tools()
 
     def node(state: Any) -> Any:
@@ -74,7 +76,7 @@ async def test_no_fallback_acts(scene: Scene, face: str, call: Callable[[BaseToo
 
 
 @faces
-async def test_what_may_run_may_do_so_in_a_pool(memory: Scene, face: str) -> None:
+async def test_an_allowed_tool_may_run_in_a_pool(memory: Scene, face: str) -> None:
     pay = memory.tools()[0]
     graph = graph_of(memory.saver, ("node", lambda state: {"items": [in_a_pool(pay)]}))
     await run(graph, face, {"items": []}, thread("t"))
@@ -83,7 +85,7 @@ async def test_what_may_run_may_do_so_in_a_pool(memory: Scene, face: str) -> Non
 
 
 @faces
-async def test_no_policy_tries_again(memory: Scene, face: str) -> None:
+async def test_a_retry_policy_does_not_retry_a_refused_tool(memory: Scene, face: str) -> None:
     pay, ran = memory.tools()[0], list[int]()
 
     def node(state: Any) -> Any:
@@ -101,7 +103,7 @@ async def test_no_policy_tries_again(memory: Scene, face: str) -> None:
 
 
 @faces
-async def test_in_parallel_with_others(memory: Scene, face: str) -> None:
+async def test_a_refused_tool_in_parallel_with_other_nodes(memory: Scene, face: str) -> None:
     pay, done = memory.tools()[0], list[int]()
 
     def other(state: Any) -> Any:
@@ -123,7 +125,7 @@ async def test_in_parallel_with_others(memory: Scene, face: str) -> None:
     assert (await replayed(memory.saver, face, graph, thread("t"), allow_tools=["pay"])).same
 
 
-async def test_in_a_group_of_tasks(memory: Scene) -> None:
+async def test_a_refused_tool_in_a_task_group(memory: Scene) -> None:
     pay = memory.tools()[0]
 
     async def node(state: Any) -> Any:
@@ -140,7 +142,7 @@ async def test_in_a_group_of_tasks(memory: Scene) -> None:
 
 
 @faces
-async def test_in_a_subgraph(memory: Scene, face: str) -> None:
+async def test_a_refused_tool_in_a_subgraph(memory: Scene, face: str) -> None:
     pay = memory.tools()[0]
     inner = graph_of(None, ("node", lambda state: {"items": [pay.invoke({"x": 1})]}))
     graph = graph_of(memory.saver, ("team", inner), ("end", noting("b")))
@@ -149,7 +151,7 @@ async def test_in_a_subgraph(memory: Scene, face: str) -> None:
 
 
 @faces
-async def test_in_a_task(memory: Scene, face: str) -> None:
+async def test_a_refused_tool_in_a_task_of_an_entrypoint(memory: Scene, face: str) -> None:
     pay = memory.tools()[0]
 
     @task
@@ -168,7 +170,7 @@ async def test_in_a_task(memory: Scene, face: str) -> None:
 
 
 @faces
-async def test_tools_of_others_run_meanwhile(memory: Scene, face: str) -> None:
+async def test_tools_of_other_graphs_run_during_a_replay(memory: Scene, face: str) -> None:
     """They run in other graphs; without a context, they run after the replay."""
     pay, said = memory.tools()[0], list[Any]()
     outside = graph_of(memory.saver, ("node", lambda state: {"items": [pay.invoke({"x": 5})]}))
@@ -189,7 +191,7 @@ async def test_tools_of_others_run_meanwhile(memory: Scene, face: str) -> None:
 
 
 @faces
-async def test_an_agent_that_handles_errors(scene: Scene, face: str) -> None:
+async def test_a_refused_tool_in_an_agent_that_handles_errors(scene: Scene, face: str) -> None:
     from langgraph.prebuilt import ToolNode
 
     graph = scene.agent(cached=False, nodes=ToolNode(scene.tools()[:1], handle_tool_errors=lambda error: "never mind"))
@@ -206,7 +208,7 @@ def _pay_in(x: int, unit: str = "EUR", places: int = 2) -> str:
 
 
 @faces
-async def test_a_tool_with_another_schema_was_called_all_the_same(memory: Scene, face: str) -> None:
+async def test_a_tool_whose_schema_changed_is_refused_as_an_earlier_call(memory: Scene, face: str) -> None:
     def paying(act: Any) -> Any:
         pay = StructuredTool.from_function(act, name="pay", description="Pays.")
         return agent(memory.saver, [pay, memory.tools()[1]], memory.cache)

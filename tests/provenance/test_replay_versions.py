@@ -36,7 +36,7 @@ def states(scene: Scene) -> list[tuple[Any, list[Any]]]:
     return pairs
 
 
-async def test_of_a_list_that_grows_only_the_end_is_read(scene: Scene) -> None:
+async def test_only_the_end_of_a_growing_list_is_read(scene: Scene) -> None:
     graph = talking(scene, lambda state: {"messages": [AIMessage(f"answer {len(state['messages'])}")]})
     for number in range(TURNS):
         await run(graph, "async", {"messages": [HumanMessage(f"question {number}")]}, thread("t"))
@@ -50,7 +50,7 @@ async def test_of_a_list_that_grows_only_the_end_is_read(scene: Scene) -> None:
 
 
 @faces
-async def test_what_is_changed_in_the_middle_is_compared(memory: Scene, face: str) -> None:
+async def test_changes_in_the_middle_of_a_list_are_compared(memory: Scene, face: str) -> None:
     def graph(text: str) -> Any:
         def talk(state: Any) -> Any:
             messages = state["messages"]
@@ -68,7 +68,7 @@ async def test_what_is_changed_in_the_middle_is_compared(memory: Scene, face: st
 
 
 @faces
-async def test_a_difference_is_told_once(memory: Scene, face: str) -> None:
+async def test_a_difference_is_reported_once(memory: Scene, face: str) -> None:
     class Numbers(Items):
         number: int
 

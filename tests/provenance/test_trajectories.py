@@ -27,7 +27,7 @@ async def asynchronously(saver: KeelSaver, **wanted: Any) -> list[dict[str, Any]
 # -- what a line says ------------------------------------------------------------------------------------------
 
 
-def test_a_line_says_what_was_said_with_what_and_how_it_ended(saver: KeelSaver, world: World) -> None:
+def test_a_trajectory_has_messages_calls_cost_and_label(saver: KeelSaver, world: World) -> None:
     world.run(saver, label="good")
     [line] = saver.provenance.trajectories()
     head = saver.get_tuple(config("t"))
@@ -62,7 +62,7 @@ def test_a_line_says_what_was_said_with_what_and_how_it_ended(saver: KeelSaver, 
     assert json.loads(json.dumps(line))["messages"] == line["messages"]
 
 
-def test_both_faces_say_the_same(saver: KeelSaver, world: World) -> None:
+def test_both_faces_return_the_same_trajectories(saver: KeelSaver, world: World) -> None:
     for thread in ("a", "b"):
         world.run(saver, thread, label=thread)
     assert asyncio.run(asynchronously(saver)) == list(saver.provenance.trajectories())
@@ -70,7 +70,7 @@ def test_both_faces_say_the_same(saver: KeelSaver, world: World) -> None:
     assert asyncio.run(saver.provenance.adrifts("a")) == saver.provenance.drifts("a") == []
 
 
-def test_the_last_active_comes_first_and_limit_counts_lines(saver: KeelSaver, world: World) -> None:
+def test_trajectories_are_ordered_by_activity_and_limited(saver: KeelSaver, world: World) -> None:
     for thread in ("a", "b", "c"):
         world.run(saver, thread, label="odd" if thread != "b" else "even")
     assert ids(saver) == ["c", "b", "a"]
@@ -79,7 +79,7 @@ def test_the_last_active_comes_first_and_limit_counts_lines(saver: KeelSaver, wo
     assert ids(saver, threads=["a", "c", "a"]) == ["a", "c"]
 
 
-def test_one_thread_is_read_at_a_time(memory: MemorySaver, world: World) -> None:
+def test_trajectories_read_one_thread_at_a_time(memory: MemorySaver, world: World) -> None:
     for number in range(60):  # more than a page
         world.run(memory, f"t{number:02}")
     read = list[str]()
@@ -94,7 +94,7 @@ def test_one_thread_is_read_at_a_time(memory: MemorySaver, world: World) -> None
     assert len(set(read)) == 60
 
 
-def test_reading_leaves_what_runs_know_alone(memory: MemorySaver, world: World) -> None:
+def test_reading_trajectories_keeps_the_memo_of_runs(memory: MemorySaver, world: World) -> None:
     world.run(memory, "running")
     known = memory.engine.session.memo.get(("running", ""))
     assert known is not None
@@ -106,7 +106,7 @@ def test_reading_leaves_what_runs_know_alone(memory: MemorySaver, world: World) 
 # -- which threads ---------------------------------------------------------------------------------------------
 
 
-def test_the_label_is_the_last_one_on_the_way(saver: KeelSaver, world: World) -> None:
+def test_the_label_is_the_last_one_on_the_path_to_the_head(saver: KeelSaver, world: World) -> None:
     world.run(saver, "invoked", label="good", outcome="other")
     world.run(saver, "judged")
     world.graph(saver).update_state(config("judged", metadata={"outcome": "solved"}), None)
@@ -123,7 +123,7 @@ def test_the_label_is_the_last_one_on_the_way(saver: KeelSaver, world: World) ->
     assert ids(saver, label="None") == []
 
 
-def test_by_model_as_asked_for_or_served(saver: KeelSaver, world: World) -> None:
+def test_trajectories_are_filtered_by_requested_or_served_model(saver: KeelSaver, world: World) -> None:
     world.run(saver, "old")
     world.served = "m-2"
     world.run(saver, "new")
@@ -135,7 +135,7 @@ def test_by_model_as_asked_for_or_served(saver: KeelSaver, world: World) -> None
     assert skipped.told == {"new": "filtered", "old": "filtered"}
 
 
-def test_by_cost_where_it_is_known(saver: KeelSaver, world: World) -> None:
+def test_trajectories_are_filtered_by_cost(saver: KeelSaver, world: World) -> None:
     world.run(saver, "unknown")
     for thread, world.cost in (("cheap", 0.25), ("dear", 2.0)):
         world.run(saver, thread)
@@ -148,7 +148,7 @@ def test_by_cost_where_it_is_known(saver: KeelSaver, world: World) -> None:
     assert ids(saver, min_cost=1, max_cost=4) == ["dear"]
 
 
-def test_a_cost_is_unknown_if_one_answer_did_not_say(memory: MemorySaver, world: World) -> None:
+def test_a_cost_is_unknown_if_one_call_has_no_cost(memory: MemorySaver, world: World) -> None:
     world.cost = 0.25
     world.run(memory)
     world.cost = None
@@ -156,7 +156,7 @@ def test_a_cost_is_unknown_if_one_answer_did_not_say(memory: MemorySaver, world:
     assert [line["cost"] for line in memory.provenance.trajectories()] == [None]
 
 
-def test_what_cannot_be_meant_is_refused(memory: MemorySaver) -> None:
+def test_invalid_arguments_are_refused(memory: MemorySaver) -> None:
     with pytest.raises(InvalidInput, match="list of thread ids"):
         list(memory.provenance.trajectories("t"))
     with pytest.raises(InvalidInput, match="limit"):
@@ -169,7 +169,7 @@ def test_what_cannot_be_meant_is_refused(memory: MemorySaver) -> None:
 
 
 @on_drift
-def test_a_branch_that_was_left_is_no_part_of_it(saver: KeelSaver, world: World) -> None:
+def test_calls_of_an_abandoned_branch_are_excluded(saver: KeelSaver, world: World) -> None:
     graph = world.graph(saver)
     world.run(saver)
     asked = next(state for state in graph.get_state_history(config("t")) if state.next == ("agent",))
@@ -182,7 +182,7 @@ def test_a_branch_that_was_left_is_no_part_of_it(saver: KeelSaver, world: World)
     assert ids(saver, model="m-1") == ["t"]
 
 
-def test_calls_inside_of_subgraphs_are(saver: KeelSaver, world: World) -> None:
+def test_calls_inside_subgraphs_are_included(saver: KeelSaver, world: World) -> None:
     inner = StateGraph(MessagesState).add_node("model", world.model).add_edge(START, "model").compile()
     outer: Any = StateGraph(MessagesState).add_node("sub", inner).add_edge(START, "sub").compile(checkpointer=saver)
     outer.invoke({"messages": [("user", "when?")]}, config("t"))
@@ -190,7 +190,7 @@ def test_calls_inside_of_subgraphs_are(saver: KeelSaver, world: World) -> None:
     assert [(call["node"], call["served_model"]) for call in line["calls"]] == [("model", "m-1")]
 
 
-def test_failed_attempts_are_and_cost_nothing(memory: MemorySaver, world: World) -> None:
+def test_failed_attempts_are_included_without_a_cost(memory: MemorySaver, world: World) -> None:
     world.fails, world.cost = 1, 0.25
     world.run(memory)
     [line] = memory.provenance.trajectories()
@@ -198,7 +198,7 @@ def test_failed_attempts_are_and_cost_nothing(memory: MemorySaver, world: World)
     assert line["cost"] == 0.5
 
 
-def test_drift_is_told_where_it_was_noticed(saver: KeelSaver, world: World) -> None:
+def test_drift_is_listed_at_the_step_and_call_of_its_detection(saver: KeelSaver, world: World) -> None:
     world.run(saver)
     world.served = "m-2"
     with pytest.warns(DriftWarning):
@@ -212,7 +212,7 @@ def test_drift_is_told_where_it_was_noticed(saver: KeelSaver, world: World) -> N
 
 
 @on_drift
-def test_after_a_prune_it_says_what_is_left(saver: KeelSaver, world: World) -> None:
+def test_a_trajectory_after_a_prune_has_the_carried_calls(saver: KeelSaver, world: World) -> None:
     world.run(saver, label="good")
     saver.prune(["t"])
     [line] = saver.provenance.trajectories(model="m-1", label="good")
@@ -220,7 +220,7 @@ def test_after_a_prune_it_says_what_is_left(saver: KeelSaver, world: World) -> N
     assert [call["step"] for call in line["calls"]] == [1, 3]
 
 
-def test_without_provenance_there_are_messages_all_the_same(world: World) -> None:
+def test_a_trajectory_without_provenance_has_messages(world: World) -> None:
     with MemorySaver(provenance=False) as saver:
         world.run(saver)
         [line] = saver.provenance.trajectories()
@@ -236,14 +236,14 @@ class Delta(TypedDict):
 
 @on_drift
 @pytest.mark.parametrize("turns", [1, 2, 3])
-def test_messages_that_are_stored_as_differences_by_the_graph(saver: KeelSaver, world: World, turns: int) -> None:
+def test_messages_of_delta_channels_are_included(saver: KeelSaver, world: World, turns: int) -> None:
     for _ in range(turns):
         world.run(saver, schema=Delta)
     [line] = saver.provenance.trajectories()
     assert [message["role"] for message in line["messages"]] == ["user", "assistant", "tool", "assistant"] * turns
 
 
-def test_another_channel_and_threads_without(saver: KeelSaver) -> None:
+def test_trajectories_of_another_channel(saver: KeelSaver) -> None:
     builder = StateGraph(Other).add_node("none", lambda state: None).add_edge(START, "none")
     graph = builder.compile(checkpointer=saver)
     talk = [{"role": "user", "content": "hi"}, AIMessage("ho")]
@@ -260,7 +260,7 @@ def test_another_channel_and_threads_without(saver: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize("place", ["sqlite", "postgres", "files"], indirect=True)
-def test_a_thread_that_cannot_be_read_is_named_and_the_rest_goes_on(place: Place, world: World) -> None:
+def test_an_unreadable_thread_is_reported_and_skipped(place: Place, world: World) -> None:
     with place.open() as saver:
         for thread in ("a", "b", "c"):
             world.run(saver, thread)

@@ -37,14 +37,14 @@ CALL = {"name": "f", "args": {"a": {1}}, "id": "1", "type": "tool_call"}
     ],
     ids=["image", "video", "unknown", "texts", "odd arguments"],
 )
-def test_contents_of_many_kinds(message: BaseMessage, content: Any) -> None:
+def test_contents_of_many_kinds_are_converted(message: BaseMessage, content: Any) -> None:
     [said] = chat_of([message]) or []
     assert said["content"] == content
     json.dumps(said)
 
 
 @pytest.mark.parametrize("value", [None, "text", 5, ["text"], [5], [{"a": 1}], [RemoveMessage("x")], {"role": "user"}])
-def test_what_is_no_list_of_messages(value: Any) -> None:
+def test_values_that_are_not_messages_are_none(value: Any) -> None:
     assert chat_of(value) is None
 
 
@@ -61,7 +61,7 @@ class Delta(TypedDict):
 
 
 @pytest.mark.parametrize("schema", [Whole, Delta])
-def test_a_conversation_with_a_message_that_is_not_read_is_passed_over_by_name(schema: Any) -> None:
+def test_a_conversation_with_an_unread_message_is_skipped_with_a_reason(schema: Any) -> None:
     saver = MemorySaver()
     graph = StateGraph(schema).add_node("n", lambda state: {"messages": [AIMessage("Yes")]}).add_edge(START, "n")
     given: Any = {"messages": [Said(content="Hello", id="h")]}

@@ -29,7 +29,7 @@ def asking(saver: Any) -> Any:
     return builder.add_edge(START, "pay").compile(checkpointer=saver)
 
 
-def test_a_label_needs_no_checkpoint_of_its_own(saver: KeelSaver) -> None:
+def test_a_label_in_the_metadata_of_a_run_is_used(saver: KeelSaver) -> None:
     graph = asking(saver)
     graph.invoke({"messages": [("user", "go")]}, config("t", metadata={"label": "good"}))
     assert [line["label"] for line in saver.provenance.trajectories(label="good")] == ["good"]
@@ -39,7 +39,7 @@ def test_a_label_needs_no_checkpoint_of_its_own(saver: KeelSaver) -> None:
     assert (line["label"], line["messages"][-1]["content"]) == ("good", "paid: yes")
 
 
-def test_a_later_word_holds(saver: KeelSaver, world: World) -> None:
+def test_a_later_label_overrides_an_earlier_one(saver: KeelSaver, world: World) -> None:
     world.run(saver, label="good")
     world.run(saver)
     assert ids(saver, label="good") == ["t"]
@@ -49,7 +49,7 @@ def test_a_later_word_holds(saver: KeelSaver, world: World) -> None:
     assert ids(saver, label="good") == []
 
 
-def test_a_branch_that_was_left_says_nothing(saver: KeelSaver, world: World) -> None:
+def test_the_label_of_an_abandoned_branch_is_ignored(saver: KeelSaver, world: World) -> None:
     graph = world.graph(saver)
     graph.invoke({"messages": [("user", "when?")]}, config("t"))
     head = graph.get_state(config("t")).config
@@ -58,7 +58,7 @@ def test_a_branch_that_was_left_says_nothing(saver: KeelSaver, world: World) -> 
     assert [line["label"] for line in saver.provenance.trajectories()] == [None]
 
 
-def test_a_label_from_a_table(saver: KeelSaver, world: World) -> None:
+def test_a_label_from_a_function(saver: KeelSaver, world: World) -> None:
     for thread in ("a", "b"):
         world.run(saver, thread, label="of the run")
     ratings = {"a": 5}
@@ -70,7 +70,7 @@ def test_a_label_from_a_table(saver: KeelSaver, world: World) -> None:
 
 
 @on_drift
-def test_a_pruned_thread_knows_what_it_cost(saver: KeelSaver, world: World) -> None:
+def test_a_pruned_thread_keeps_its_cost(saver: KeelSaver, world: World) -> None:
     world.cost = 0.25
     world.run(saver)
     world.run(saver, label="good")
@@ -90,7 +90,7 @@ def test_a_pruned_thread_knows_what_it_cost(saver: KeelSaver, world: World) -> N
 
 
 @on_drift
-def test_labels_stay_in_the_way_and_cost_the_same(saver: KeelSaver, world: World) -> None:
+def test_a_prune_with_labels_keeps_the_cost(saver: KeelSaver, world: World) -> None:
     world.cost = 0.25
     graph = world.graph(saver)
     for name in ("one", "two", "three"):
@@ -107,7 +107,7 @@ def test_labels_stay_in_the_way_and_cost_the_same(saver: KeelSaver, world: World
 
 
 @on_drift
-def test_what_was_deleted_of_a_pruned_thread_is_not_known(saver: KeelSaver, world: World) -> None:
+def test_deleted_runs_of_a_pruned_thread_make_its_cost_unknown(saver: KeelSaver, world: World) -> None:
     world.cost = 0.25
     graph = world.graph(saver)
     graph.invoke({"messages": [("user", "when?")]}, config("t", metadata={"run_id": "first"}))
@@ -121,7 +121,7 @@ def test_what_was_deleted_of_a_pruned_thread_is_not_known(saver: KeelSaver, worl
     assert skipped.told == {"t": "unknown cost"}
 
 
-def test_a_gap_is_a_beginning_that_is_gone(saver: KeelSaver, world: World) -> None:
+def test_a_thread_with_a_deleted_middle_run_is_pruned(saver: KeelSaver, world: World) -> None:
     world.cost = 0.25
     graph = world.graph(saver)
     graph.invoke({"messages": [("user", "when?")]}, config("t"))
@@ -132,7 +132,7 @@ def test_a_gap_is_a_beginning_that_is_gone(saver: KeelSaver, world: World) -> No
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_a_whole_thread_is_none(saver: KeelSaver, world: World, durability: Any) -> None:
+def test_a_complete_thread_is_not_pruned(saver: KeelSaver, world: World, durability: Any) -> None:
     world.cost = 0.25
     for _ in range(2):
         graph = world.graph(saver)
@@ -144,7 +144,7 @@ def test_a_whole_thread_is_none(saver: KeelSaver, world: World, durability: Any)
         assert [(line["is_pruned"], line["cost"]) for line in saver.provenance.trajectories()] == [(True, 1.0)]
 
 
-def test_a_thread_that_began_with_an_update_is_whole(saver: KeelSaver, world: World) -> None:
+def test_a_thread_that_began_with_an_update_is_not_pruned(saver: KeelSaver, world: World) -> None:
     world.cost = 0.25
     graph = world.graph(saver)
     graph.update_state(config("t"), {"messages": [("user", "when?")]}, as_node=START)
@@ -156,7 +156,9 @@ def test_a_thread_that_began_with_an_update_is_whole(saver: KeelSaver, world: Wo
 
 
 @on_drift
-def test_a_model_of_long_ago_is_found_among_thousands(memory: MemorySaver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_early_model_is_found_beyond_the_names_in_the_head(
+    memory: MemorySaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("SEEN", "NODES", "NAMES"):  # maximum names per head
         monkeypatch.setattr(f"langgraph_keel.provenance.drift.{name}", 3, raising=False)
     for number in range(6):
@@ -188,7 +190,7 @@ def test_a_model_of_long_ago_is_found_among_thousands(memory: MemorySaver, monke
     ],
     ids=str,
 )
-def test_usage_of_odd_shapes(memory: MemorySaver, first: Any, second: Any, total: Any) -> None:
+def test_malformed_usage_counts_are_skipped(memory: MemorySaver, first: Any, second: Any, total: Any) -> None:
     for count in (first, second):
         usage: Any = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2, "odd": count}
         answer = AIMessage("ho", usage_metadata=usage)
@@ -203,14 +205,14 @@ def test_usage_of_odd_shapes(memory: MemorySaver, first: Any, second: Any, total
     json.dumps(line["usage"], allow_nan=False)
 
 
-def test_a_call_that_failed_after_its_answer_costs() -> None:
+def test_a_call_that_failed_after_its_answer_has_a_cost() -> None:
     paid = ModelCall(id="1", cost=0.5, error="DriftDetected")
     assert sum_costs([paid, ModelCall(id="2", cost=0.25), ModelCall(id="3", error="TimeoutError")]) == 0.75
     assert sum_costs([paid, ModelCall(id="2")]) is None
     assert sum_costs([paid, ModelCall(id="2", cost=float("inf"))]) is None
 
 
-def test_counts_that_are_none() -> None:
+def test_invalid_counts_are_ignored() -> None:
     assert sum_usages([{"a": 10**400, "b": 1}, {"a": 0.5, "b": 10**20}]) == {"a": 0.5, "b": 10**20 + 1}
     assert sum_usages([{"a": float("inf")}, {}]) == {}
 
@@ -220,6 +222,6 @@ def test_counts_that_are_none() -> None:
     [{"label": 5}, {"label": ["good"]}, {"label": b"good"}, {"model": ["m"]}, {"max_cost": "a"}, {"min_cost": -1}],
     ids=str,
 )
-def test_what_no_thread_can_be_chosen_by_is_refused(wanted: dict[str, Any]) -> None:
+def test_invalid_filters_are_refused(wanted: dict[str, Any]) -> None:
     with MemorySaver() as saver, pytest.raises(InvalidInput, match=next(iter(wanted))):
         list(saver.provenance.trajectories(**wanted))

@@ -180,7 +180,7 @@ def test_a_resumed_run_that_was_killed_anywhere_is_continued(tmp_path: Path, fac
 
 
 @each_face
-def test_a_run_that_was_killed_in_step_3_is_continued_from_there(place: Place, face: str, path: Path) -> None:
+def test_a_run_killed_in_step_3_is_continued_from_there(place: Place, face: str, path: Path) -> None:
     killed(place, path)
     with place.open(recoverable=True) as saver:
         (resumed,) = recovered(saver, five(saver, path), face)
@@ -191,7 +191,7 @@ def test_a_run_that_was_killed_in_step_3_is_continued_from_there(place: Place, f
         assert recovered(saver, five(saver, path), face) == []
 
 
-def test_of_two_workers_one_continues_each_thread(place: Place, path: Path) -> None:
+def test_one_of_two_workers_continues_each_thread(place: Place, path: Path) -> None:
     threads = "abcd"
     killed(place, path, threads)
     gate, pipes = context().Barrier(2), [Pipe() for _ in range(2)]
@@ -211,7 +211,7 @@ def test_of_two_workers_one_continues_each_thread(place: Place, path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.heavy
 @each_face
-async def test_recover_does_in_every_situation_what_the_page_says(place: Place, face: Any) -> None:
+async def test_recover_follows_the_page_in_every_situation(place: Place, face: Any) -> None:
     async with AsyncExitStack() as stack:
         saver = await stack.enter_async_context(place.open(recoverable=True))
         stage = Stage(place, await stack.enter_async_context(place.open()), face, stack)
@@ -228,7 +228,7 @@ async def test_recover_does_in_every_situation_what_the_page_says(place: Place, 
 
 
 @ON_SQLITE
-def test_a_decision_that_a_dead_run_had_taken_is_taken_by_the_worker(place: Place, path: Path) -> None:
+def test_a_worker_resumes_with_the_decision_of_a_dead_run(place: Place, path: Path) -> None:
     def asks(saver: KeelSaver, deadly: bool) -> Any:
         def ask(state: State) -> State:
             answer = interrupt("pay?")
@@ -257,7 +257,7 @@ def test_a_decision_that_a_dead_run_had_taken_is_taken_by_the_worker(place: Plac
 
 
 @ON_SQLITE
-def test_a_fork_of_the_process_recovers_and_is_recovered(place: Place, path: Path) -> None:
+def test_a_forked_process_recovers_and_is_recovered(place: Place, path: Path) -> None:
     """A child does not have the marks, claims and heartbeats of its parent."""
     with place.open(recoverable=True) as saver:
         drained(saver, "parent")
@@ -277,7 +277,7 @@ def test_a_fork_of_the_process_recovers_and_is_recovered(place: Place, path: Pat
 
 
 @pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
-def test_a_process_that_was_paused_for_a_lease_is_taken_over_and_then_refused(place: Place, path: Path) -> None:
+def test_a_process_paused_beyond_its_lease_is_taken_over_and_then_refused(place: Place, path: Path) -> None:
     ours, theirs = Pipe()
     child = context().Process(target=paused, args=(place, path, theirs))
     child.start()
@@ -302,7 +302,7 @@ def test_a_process_that_was_paused_for_a_lease_is_taken_over_and_then_refused(pl
 
 
 @each_face
-def test_a_breakpoint_that_another_worker_has_reached_is_not_passed(saver: KeelSaver, face: str, path: Path) -> None:
+def test_a_breakpoint_reached_by_another_worker_is_not_passed(saver: KeelSaver, face: str, path: Path) -> None:
     """A slow worker has read the thread, which another one continues to a gate."""
     drained(saver)
     slow = recovery_of(saver, five(saver, path))
@@ -315,7 +315,7 @@ def test_a_breakpoint_that_another_worker_has_reached_is_not_passed(saver: KeelS
 
 
 @each_face
-async def test_a_run_that_would_begin_elsewhere_is_refused_and_leaves_no_claim(
+async def test_a_run_from_a_stale_checkpoint_is_refused_and_leaves_no_claim(
     saver: KeelSaver, face: str, path: Path
 ) -> None:
     made = five(saver, path, interrupt_before_nodes=["2"])
@@ -330,7 +330,7 @@ async def test_a_run_that_would_begin_elsewhere_is_refused_and_leaves_no_claim(
 
 
 @ON_SQLITE
-def test_a_call_in_doubt_is_left_until_a_person_has_settled_it(place: Place) -> None:
+def test_a_thread_with_a_call_in_doubt_is_recovered_after_it_is_settled(place: Place) -> None:
     killed_in_tool(place)
     with place.open(recoverable=True) as saver:
         made = Paying(saver, deadly=False)
@@ -346,7 +346,7 @@ def test_a_call_in_doubt_is_left_until_a_person_has_settled_it(place: Place) -> 
 
 
 @ON_SQLITE
-def test_attempts_of_workers_that_die_are_counted_until_the_thread_is_left(
+def test_attempts_of_killed_workers_are_counted_and_limited(
     place: Place, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     killed(place, path, "t")
@@ -368,7 +368,7 @@ def test_attempts_of_workers_that_die_are_counted_until_the_thread_is_left(
 
 
 @each_face
-def test_a_step_that_fails_is_tried_again_and_other_threads_are_not_held_up(saver: KeelSaver, face: str) -> None:
+def test_a_failing_step_is_retried_without_delaying_other_threads(saver: KeelSaver, face: str) -> None:
     tried: list[str] = []
 
     def fail(state: State, config: Any) -> State:
@@ -398,7 +398,7 @@ def test_a_step_that_fails_is_tried_again_and_other_threads_are_not_held_up(save
     assert look.why == "given up after 3 attempts: ValueError('no such order')"
 
 
-def test_attempts_begin_again_when_the_thread_has_another_checkpoint(saver: KeelSaver) -> None:
+def test_attempts_are_counted_per_checkpoint(saver: KeelSaver) -> None:
     def made(*bad: str) -> Any:
         def fail(state: State) -> State:
             raise ValueError("no")
@@ -415,7 +415,7 @@ def test_attempts_begin_again_when_the_thread_has_another_checkpoint(saver: Keel
     assert (resumed.result["log"], resumed.attempts, tries_in(saver)) == ([*STEPS], 3, None)
 
 
-def test_a_thread_that_failed_under_its_program_is_not_tried(saver: KeelSaver) -> None:
+def test_a_thread_that_failed_outside_a_worker_is_not_recovered(saver: KeelSaver) -> None:
     def fail(state: State) -> State:
         raise ValueError("no")
 
@@ -425,7 +425,7 @@ def test_a_thread_that_failed_under_its_program_is_not_tried(saver: KeelSaver) -
 
 
 @each_face
-def test_what_another_run_or_a_store_was_in_the_way_of_is_no_attempt(saver: KeelSaver, face: str) -> None:
+def test_errors_of_the_store_or_another_run_are_not_attempts(saver: KeelSaver, face: str) -> None:
     errors: list[Exception] = [
         StoreUnavailable("away"),
         NewerState("thread 't'", 2, 1),
@@ -460,7 +460,7 @@ def drain_of(saver: KeelSaver) -> Any:
     return stop
 
 
-def test_a_worker_that_is_older_than_the_state_leaves_it(tmp_path: Path) -> None:
+def test_a_worker_skips_threads_with_a_newer_state(tmp_path: Path) -> None:
     newer = [upgrade(1, 2, lambda state: None)]
     with SqliteSaver(tmp_path / "keel.db", recoverable=True, upgrades=newer) as saver:
         drained(saver)
@@ -474,7 +474,7 @@ def test_a_worker_that_is_older_than_the_state_leaves_it(tmp_path: Path) -> None
         assert len(recovered(saver, graph(saver, *map(say, STEPS)), "sync")) == 1
 
 
-def test_a_quicker_worker_has_counted_the_attempt(saver: KeelSaver, path: Path) -> None:
+def test_only_one_worker_counts_an_attempt(saver: KeelSaver, path: Path) -> None:
     drained(saver)
     workers = [recovery_of(saver, five(saver, path)) for _ in range(2)]
     found = [saver.engine.run(each.next()) for each in workers]
@@ -487,7 +487,7 @@ def test_a_quicker_worker_has_counted_the_attempt(saver: KeelSaver, path: Path) 
 
 
 @each_face
-def test_threads_of_other_graphs_and_names_are_left(saver: KeelSaver, face: str, path: Path) -> None:
+def test_threads_of_other_graphs_and_names_are_skipped(saver: KeelSaver, face: str, path: Path) -> None:
     for name in ("orders/1", "orders/2", "mail/1"):
         drained(saver, name)
     other = five(saver, path, names="abcde")
@@ -499,7 +499,7 @@ def test_threads_of_other_graphs_and_names_are_left(saver: KeelSaver, face: str,
 
 
 @each_face
-def test_input_that_no_step_has_seen_is_left_to_its_graph(saver: KeelSaver, face: str, path: Path) -> None:
+def test_unprocessed_input_is_recovered_only_by_its_graph(saver: KeelSaver, face: str, path: Path) -> None:
     """It is next at `__start__`, a node of every graph."""
     saver.accept(five(saver, path), INPUT, config_of("new"))
     five(saver, path).invoke(INPUT, config_of("old"))
@@ -532,7 +532,7 @@ def test_a_subgraph_is_continued_with_its_root(place: Place, path: Path, tmp_pat
         assert (resumed.error, steps_in(path)) == (None, "abbc")
 
 
-def test_what_a_run_is_given(saver: KeelSaver) -> None:
+def test_a_recovered_run_receives_its_own_and_additional_config(saver: KeelSaver) -> None:
     seen: list[Any] = []
 
     def look(state: State, config: Any) -> None:
@@ -551,7 +551,7 @@ def test_what_a_run_is_given(saver: KeelSaver) -> None:
 
 
 @each_face
-def test_a_worker_that_is_stopped_ends_after_the_run_that_it_is_at(saver: KeelSaver, face: str) -> None:
+def test_a_stopped_worker_ends_after_its_current_run(saver: KeelSaver, face: str) -> None:
     stop = Event()
 
     def last(state: State) -> State:
@@ -567,7 +567,7 @@ def test_a_worker_that_is_stopped_ends_after_the_run_that_it_is_at(saver: KeelSa
 
 
 @each_face
-def test_a_worker_that_waits_ends_when_it_is_stopped(saver: KeelSaver, face: str) -> None:
+def test_a_waiting_worker_ends_when_it_is_stopped(saver: KeelSaver, face: str) -> None:
     stop = Event()
 
     async def work() -> None:
@@ -579,14 +579,14 @@ def test_a_worker_that_waits_ends_when_it_is_stopped(saver: KeelSaver, face: str
 
 
 @each_face
-def test_a_drained_run_of_a_worker_is_no_error(saver: KeelSaver, face: str) -> None:
+def test_a_drained_run_of_a_worker_is_not_an_error(saver: KeelSaver, face: str) -> None:
     drained(saver)
     made = graph(saver, say("1"), ("2", drain_of(saver)), *map(say, STEPS[2:]))
     assert recovered(saver, made, face) == []
     assert (saver.status("t").stopped, saver.status("t").next, tries_in(saver)) == ("drained", ("3",), None)
 
 
-def test_a_worker_outlives_a_store_that_is_away(
+def test_a_worker_survives_an_unavailable_store(
     saver: KeelSaver, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     drained(saver)
@@ -618,7 +618,7 @@ def test_log_records_name_the_thread_and_the_attempt(saver: KeelSaver, caplog: p
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_recover_is_refused_before_anything_is_read(saver: KeelSaver, tmp_path: Path) -> None:
+def test_invalid_arguments_of_recover_are_refused_immediately(saver: KeelSaver, tmp_path: Path) -> None:
     made = graph(saver, say("1"))
     with MemorySaver() as plain, MemorySaver(recoverable=True) as other:
         cases: list[tuple[KeelSaver, Any, dict[str, Any], str]] = [
@@ -642,7 +642,7 @@ def test_what_cannot_recover_is_refused_before_anything_is_read(saver: KeelSaver
         reader.recover(graph(reader, say("1")))
 
 
-def test_a_view_of_a_tenant_recovers_the_threads_of_the_tenant(saver: KeelSaver) -> None:
+def test_a_tenant_view_recovers_only_its_threads(saver: KeelSaver) -> None:
     shop = saver.for_tenant("shop")
     drained(saver, "a")
     drained(shop, "b")

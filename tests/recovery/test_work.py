@@ -97,9 +97,7 @@ CONTAINER = ["unshare", *(() if os.getuid() == 0 else ("--user",)), "--pid", "--
 
 
 @pytest.mark.parametrize(("number", "inside"), [(signal.SIGTERM, ()), (signal.SIGINT, ()), (signal.SIGTERM, CONTAINER)])
-def test_a_signal_ends_it_after_the_step_and_another_worker_continues(
-    steps: Path, place: Place, number: int, inside: Sequence[str]
-) -> None:
+def test_a_signal_ends_keel_work_after_its_step(steps: Path, place: Place, number: int, inside: Sequence[str]) -> None:
     """Also as PID 1, for which the kernel drops signals without a handler."""
     if inside and subprocess.run([*inside, "true"], check=False, capture_output=True).returncode:
         pytest.skip("the kernel refuses a namespace of processes (unshare --pid)")
@@ -125,7 +123,7 @@ def test_a_signal_ends_it_after_the_step_and_another_worker_continues(
     assert (other.stdout, steps_in(steps)) == ("1 thread continued.\n", "122345")
 
 
-def test_in_a_terminal_it_shows_a_line_of_progress_until_ctrl_c(steps: Path) -> None:
+def test_keel_work_shows_progress_in_a_terminal_until_ctrl_c(steps: Path) -> None:
     child, terminal = pty.fork()
     if child == 0:
         os.execv(sys.executable, [*WORK, "shop:graph"])
@@ -151,7 +149,7 @@ def test_in_a_terminal_it_shows_a_line_of_progress_until_ctrl_c(steps: Path) -> 
 # -- what it prints ----------------------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_says_what_it_would_do_and_changes_nothing(steps: Path, place: Place) -> None:
+def test_a_dry_run_lists_threads_and_changes_nothing(steps: Path, place: Place) -> None:
     with place.open(recoverable=True) as saver:
         gate(saver, steps)
     for graph in ("shop:graph", "shop:bare", "shop:make"):
@@ -182,7 +180,7 @@ def gate(saver: KeelSaver, steps: Path) -> None:
     five(saver, steps, interrupt_before_nodes=["2"]).invoke(INPUT, config_of("gate"))
 
 
-def test_a_thread_that_fails_is_told_with_its_attempts(steps: Path, place: Place) -> None:
+def test_a_failed_thread_is_reported_with_its_attempts(steps: Path, place: Place) -> None:
     ended = keel_work("shop:failing", "--once")
     assert (ended.exit_code, ended.stdout) == (1, "0 threads continued, 1 failed.\n")
     shown = CliRunner().invoke(app, ["threads", "--unfinished", "--url", place.url], env={"COLUMNS": "200"})
@@ -208,25 +206,25 @@ def test_a_thread_that_fails_is_told_with_its_attempts(steps: Path, place: Place
         (["shop:graph", "--attempts", "0"], "--attempts"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(steps: Path, words: list[str], said: str) -> None:
+def test_invalid_graphs_and_options_are_refused(steps: Path, words: list[str], said: str) -> None:
     ended = keel_work(*words, "--once")
     assert (ended.exit_code, steps_in(steps)) == (2, "12")
     assert said in " ".join(ended.output.split())
     assert not Path("other.db").exists()
 
 
-def test_a_store_that_is_not_there_is_not_made(steps: Path) -> None:
+def test_a_missing_store_is_not_created(steps: Path) -> None:
     ended = keel_work("shop:bare", "--once", "--url", "sqlite:///other.db")
     assert (ended.exit_code, Path("other.db").exists()) == (1, False)
 
 
-def test_a_tenant_has_a_worker_of_its_own(steps: Path, place: Place) -> None:
+def test_keel_work_for_a_tenant_skips_other_threads(steps: Path, place: Place) -> None:
     for words in (["shop:graph"], ["shop:bare", "--url", place.url]):
         ended = CliRunner().invoke(app, ["--tenant", "acme", "work", *words, "--once"])
         assert (ended.exit_code, ended.output) == (0, "0 threads continued.\n")
     assert steps_in(steps) == "12"
 
 
-def test_a_saver_in_memory_is_looked_at_once(steps: Path) -> None:
+def test_recover_polls_a_memory_saver_once(steps: Path) -> None:
     with MemorySaver(recoverable=True) as saver:
         assert list(saver.recover(__import__("shop").make(saver), timeout=0)) == []

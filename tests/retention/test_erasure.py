@@ -156,7 +156,7 @@ def has_everything(kept: Mapping[str, Any]) -> bool:
 
 
 @each_face
-async def test_nothing_is_left_of_a_person_and_all_of_another_one(saver: Any, face: str, mark: str) -> None:
+async def test_erase_removes_every_byte_of_one_person_only(saver: Any, face: str, mark: str) -> None:
     await to_thread(live, saver, OTHER)
     await to_thread(live, saver, mark)
     before = await to_thread(left, saver, OTHER)
@@ -177,7 +177,7 @@ async def test_nothing_is_left_of_a_person_and_all_of_another_one(saver: Any, fa
 
 
 @pytest.mark.parametrize("saver", ["sqlite", "postgres"], indirect=True)
-async def test_a_mere_deletion_leaves_what_the_scan_sees(saver: Any, mark: str) -> None:
+async def test_an_erasure_without_reclaiming_leaves_data_in_free_space(saver: Any, mark: str) -> None:
     await to_thread(live, saver, mark)
     receipt = await erase(saver, "sync", mark, reclaim=False)
     assert (receipt.complete, receipt.reclaimed) == (True, None)
@@ -234,12 +234,12 @@ def cut_off_everywhere(saver: Any, step: int) -> int:
 
 @pytest.mark.heavy
 @pytest.mark.slow
-def test_what_is_cut_off_is_finished_by_the_next_one(saver: Any, request: pytest.FixtureRequest) -> None:
+def test_an_interrupted_erasure_is_completed_by_the_next(saver: Any, request: pytest.FixtureRequest) -> None:
     step = sized(6, 2, 1) if request.node.callspec.params["saver"] == "memory" else SOME
     assert cut_off_everywhere(saver, step) > 20
 
 
 @pytest.mark.slow
-def test_so_it_is_on_a_redis_cluster(redis_cluster_url: str, redis_prefix: str) -> None:
+def test_an_interrupted_erasure_is_completed_on_a_redis_cluster(redis_cluster_url: str, redis_prefix: str) -> None:
     with RedisSaver(redis_cluster_url, prefix=redis_prefix, durability="any") as saver:
         assert cut_off_everywhere(saver, SOME) > 20

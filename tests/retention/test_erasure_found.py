@@ -41,7 +41,7 @@ from langgraph_keel.retention.owners import find_lost_owners
 
 
 @each_backend
-def test_threads_of_several_persons_are_reported_or_deleted(store: Any) -> None:
+def test_threads_of_several_people_are_reported_or_deleted(store: Any) -> None:
     with store.open() as saver:
         owners: Any = {"own": ["ann"], "joint": ["ann", "bob"], "of bob": ["bob"], "nobody's": [None]}
         for thread, owner in ((thread, owner) for thread, names in owners.items() for owner in names):
@@ -59,7 +59,7 @@ def test_threads_of_several_persons_are_reported_or_deleted(store: Any) -> None:
 
 
 @each_backend
-def test_a_run_that_names_nobody_goes_on_for_the_same_person(store: Any) -> None:
+def test_a_run_without_a_user_id_inherits_the_owner(store: Any) -> None:
     with store.open() as saver, store.open() as other:
         say(saver, "t", "ann")
         say(saver, "t")
@@ -71,7 +71,7 @@ def test_a_run_that_names_nobody_goes_on_for_the_same_person(store: Any) -> None
 
 
 @each_backend
-def test_whom_only_pruned_checkpoints_named_is_not_forgotten(store: Any) -> None:
+def test_owners_named_only_by_pruned_checkpoints_are_kept(store: Any) -> None:
     with store.open() as saver:
         for owner in ("ann", "Evelyn", "bob"):
             say(saver, "t", owner)
@@ -87,7 +87,7 @@ def test_whom_only_pruned_checkpoints_named_is_not_forgotten(store: Any) -> None
         assert b"Evelyn" not in store.raw()
 
 
-def test_runs_that_are_deleted_leave_whom_they_named(tmp_path: Path) -> None:
+def test_owners_of_deleted_runs_are_kept(tmp_path: Path) -> None:
     run_id = "5f0c2a91-0000-4000-8000-000000000000"
     with SqliteSaver(tmp_path / "keel.db") as saver:
         graph(saver).invoke({"messages": [HumanMessage("ann")]}, {**config("t", "ann"), "metadata": {"run_id": run_id}})
@@ -101,7 +101,7 @@ SMALL, LARGE = "x", "".join(chr(97 + n % 26) for n in range(3000))
 
 @pytest.mark.parametrize("note", [SMALL, LARGE], ids=["plain", "compressed"])
 @pytest.mark.parametrize("serde", [None, JsonPlusSerializer()], ids=["own", "foreign"])
-def test_whom_headers_name_is_found_in_their_bytes(note: str, serde: Any) -> None:
+def test_lost_owners_are_found_in_the_bytes_of_headers(note: str, serde: Any) -> None:
     decoded: list[bytes] = []
 
     class CountingCodec(Codec):
@@ -123,7 +123,7 @@ def test_whom_headers_name_is_found_in_their_bytes(note: str, serde: Any) -> Non
 
 
 @each_backend
-def test_a_name_with_nul_is_refused_and_nobody_elses(store: Any) -> None:
+def test_a_user_id_with_nul_is_refused(store: Any) -> None:
     """LangGraph drops NUL from metadata: `ada\\0` would become `ada`."""
     with store.open() as saver:
         say(saver, "t", "ada")
@@ -135,7 +135,7 @@ def test_a_name_with_nul_is_refused_and_nobody_elses(store: Any) -> None:
 
 
 @each_backend
-def test_a_look_writes_nothing(store: Any) -> None:
+def test_a_dry_run_writes_nothing(store: Any) -> None:
     with store.open() as saver:
         say(saver, "t", 7, asks=True)
         before = store.raw()
@@ -146,7 +146,7 @@ def test_a_look_writes_nothing(store: Any) -> None:
 
 
 @each_backend
-def test_a_thread_without_checkpoints_is_known_by_what_it_has_asked(store: Any) -> None:
+def test_a_thread_without_checkpoints_is_found_by_its_requests(store: Any) -> None:
     with store.open() as saver:
         run_id = "5f0c2a91-0000-4000-8000-000000000000"
         start = {"messages": [HumanMessage("ann asks")]}
@@ -157,7 +157,7 @@ def test_a_thread_without_checkpoints_is_known_by_what_it_has_asked(store: Any) 
         assert b"ann" not in store.raw()
 
 
-def test_the_program_says_whose_a_thread_is(tmp_path: Path) -> None:
+def test_an_owner_function_names_the_owner(tmp_path: Path) -> None:
     def owner(asked: Any) -> str | None:
         return str(asked["configurable"]["thread_id"]).partition("/")[0] or None
 
@@ -172,9 +172,7 @@ def test_the_program_says_whose_a_thread_is(tmp_path: Path) -> None:
         assert saver.retention.erase("ann").threads == ("ann/1",)
 
 
-def test_an_id_of_any_kind_names_an_owner_also_in_a_store_in_git(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_uuid_can_name_an_owner_in_a_store_in_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     isolate(monkeypatch)
     Repository.made(tmp_path)
     with FileSaver(tmp_path / "store", git=True, owner=lambda asked: "bob") as saver:
@@ -189,7 +187,7 @@ def test_an_id_of_any_kind_names_an_owner_also_in_a_store_in_git(
 
 
 @pytest.mark.parametrize("said", ["a failure", "a number"])
-def test_a_program_that_cannot_say_it_stores_nothing(said: str, tmp_path: Path) -> None:
+def test_a_failing_owner_function_stores_nothing(said: str, tmp_path: Path) -> None:
     def owner(asked: Any) -> Any:
         return 1 // 0 if said == "a failure" else 17
 
@@ -214,7 +212,7 @@ def test_a_program_that_cannot_say_it_stores_nothing(said: str, tmp_path: Path) 
     ],
     ids=str,
 )
-def test_what_cannot_be_meant_is_refused(wrong: Any, tmp_path: Path) -> None:
+def test_invalid_arguments_of_erase_are_refused(wrong: Any, tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver, pytest.raises(InvalidInput, match=next(iter(wrong))):
         saver.retention.erase(**{"user_id": "ann", **wrong})
 
@@ -235,7 +233,7 @@ def meddling(saver: KeelSaver, write: Callable[[KeelSaver], object], times: int)
 
 @each_backend
 @pytest.mark.parametrize("times", [1, 9], ids=["once", "always"])
-def test_a_run_that_goes_on_meanwhile_is_found(store: Any, times: int) -> None:
+def test_concurrent_runs_are_erased_or_reported(store: Any, times: int) -> None:
     with store.open() as saver, store.open() as other:
         say(saver, "t", "ann")
         tell = meddling(other, lambda saver: say(saver, "t", "ann"), times)
@@ -248,14 +246,14 @@ def test_a_run_that_goes_on_meanwhile_is_found(store: Any, times: int) -> None:
 
 
 @each_backend
-def test_writes_of_a_task_that_was_cut_off_go_too(store: Any) -> None:
+def test_late_writes_of_a_cancelled_task_are_erased(store: Any) -> None:
     with store.open() as saver, store.open() as other:
         say(saver, "t", "ann")
         assert saver.retention.erase("ann", on_progress=meddling(other, cut_off, 1)).complete
         assert b"ann" not in store.raw()
 
 
-def test_a_thread_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_an_unreadable_thread_does_not_stop_an_erasure(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         for thread in ("a", "b", "c"):
             say(saver, thread, "ann")
@@ -276,7 +274,7 @@ def erase_and_die(place: Place) -> None:
     place.open().retention.erase("ann", on_progress=tell)
 
 
-def test_what_was_killed_is_finished_by_the_next_one(place: Place) -> None:
+def test_a_killed_erasure_is_completed_by_the_next(place: Place) -> None:
     with place.open() as saver:
         for thread in ("a", "b", "c"):
             say(saver, thread, "ann")
@@ -289,7 +287,7 @@ def test_what_was_killed_is_finished_by_the_next_one(place: Place) -> None:
     place.check()
 
 
-def test_what_is_not_erased_is_said(tmp_path: Path) -> None:
+def test_a_receipt_lists_data_that_was_not_erased(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         say(saver, "t", "ann")
         say(saver, "of bob", "bob", asks=True)
@@ -321,7 +319,7 @@ def receipt_in(place: Place) -> Receipt:
         return saver.retention.erase("ann")
 
 
-def test_a_receipt_names_nobody(tmp_path: Path) -> None:
+def test_a_receipt_does_not_name_the_person(tmp_path: Path) -> None:
     receipt = receipt_in(file_place(tmp_path))
     assert receipt.threads == ("ann's thread",)
     for told in (str(receipt), str(receipt.to_dict())):

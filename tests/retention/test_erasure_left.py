@@ -38,7 +38,7 @@ def archive_late(saver: KeelSaver) -> None:
 
 @each_backend
 @each_face
-async def test_what_comes_after_an_erasure_is_counted_until_it_is_reclaimed(store: Any, face: str) -> None:
+async def test_strays_after_an_erasure_are_counted_until_reclaimed(store: Any, face: str) -> None:
     with store.open() as saver, store.open() as other:
         await to_thread(say, saver, "t", "ann")
         await to_thread(say, saver, "of bob", "bob")
@@ -63,7 +63,7 @@ async def test_what_comes_after_an_erasure_is_counted_until_it_is_reclaimed(stor
 
 
 @each_backend
-def test_what_comes_at_the_end_of_an_erasure_goes_with_it(store: Any) -> None:
+def test_writes_at_the_end_of_an_erasure_are_erased(store: Any) -> None:
     with store.open() as saver, store.open() as other:
         say(saver, "t", "ann")
         ends = [lambda: None, lambda: cut_off(other)]  # at the first deletion of all threads, and at the second
@@ -78,7 +78,7 @@ def test_what_comes_at_the_end_of_an_erasure_goes_with_it(store: Any) -> None:
 
 
 @each_backend
-def test_a_thread_that_begins_meanwhile_is_not_reclaimed(store: Any) -> None:
+def test_a_thread_that_begins_during_a_reclaim_is_kept(store: Any) -> None:
     with store.open() as saver, store.open() as other:
         say(saver, "of bob", "bob")
         cut_off(other)
@@ -91,7 +91,7 @@ def test_a_thread_that_begins_meanwhile_is_not_reclaimed(store: Any) -> None:
 
 
 @each_backend
-def test_a_person_who_was_asked_in_a_thread_without_checkpoints_is_known(store: Any) -> None:
+def test_the_owner_of_a_thread_without_checkpoints_is_known(store: Any) -> None:
     run_id = "5f0c2a91-0000-4000-8000-000000000000"
     with store.open() as saver:
         asked: Any = {**config("t", "ann"), "metadata": {"run_id": run_id}}
@@ -100,7 +100,7 @@ def test_a_person_who_was_asked_in_a_thread_without_checkpoints_is_known(store: 
         assert (saver.retention.erase("bob").complete, saver.retention.erase("ann").threads) == (True, ("t",))
 
 
-def test_a_store_that_cannot_look_for_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_search_for_strays_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         say(saver, "t", "ann")
 
@@ -122,7 +122,7 @@ def damage(path: Path, column: str, thread: int) -> None:
         connection.execute(f"UPDATE entries SET {column} = x'00' WHERE key >> 32 = ?", (thread,))
 
 
-def test_who_has_asked_in_a_thread_that_cannot_be_read_is_not_all_who_may_own_it(tmp_path: Path) -> None:
+def test_an_unreadable_thread_is_not_erased_by_its_requests_alone(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         say(saver, "t", "ann", asks=True)
         damage(tmp_path / "keel.db", "header", 1)
@@ -131,7 +131,7 @@ def test_who_has_asked_in_a_thread_that_cannot_be_read_is_not_all_who_may_own_it
         assert len(list(saver.approvals.pending("t"))) == 1
 
 
-def test_a_damaged_thread_keeps_no_space_of_others(tmp_path: Path) -> None:
+def test_a_damaged_thread_does_not_stop_reclaiming(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         for thread in ("a", "b"):
             say(saver, thread, "ann")
@@ -144,7 +144,7 @@ def test_a_damaged_thread_keeps_no_space_of_others(tmp_path: Path) -> None:
 # -- the owner of a checkpoint -----------------------------------------------------------------------------------------
 
 
-def test_an_empty_id_names_nobody(tmp_path: Path) -> None:
+def test_an_empty_user_id_names_no_owner(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db", owner=lambda asked: "ann") as saver:
         say(saver, "t", "")
         assert saver.retention.erase("ann").threads == ("t",)
@@ -155,7 +155,7 @@ def test_an_empty_id_names_nobody(tmp_path: Path) -> None:
         assert saver.retention.erase("ann").threads == ("u",)
 
 
-def test_whom_a_run_goes_on_for_is_known_of_more_threads_than_the_memo_holds(tmp_path: Path) -> None:
+def test_inherited_owners_are_known_beyond_the_size_of_the_memo(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db", memo_entries=1) as saver:
 
         def answer(state: MessagesState) -> Any:
@@ -179,7 +179,7 @@ class Named(MessagesState):
 
 
 @each_backend
-def test_a_channel_of_that_name_is_no_owner(store: Any) -> None:
+def test_a_channel_named_user_id_is_not_an_owner(store: Any) -> None:
     with store.open() as saver:
         builder = StateGraph(Named).add_node("answer", lambda state: {"messages": [AIMessage("yes")]})
         named: Any = builder.add_edge(START, "answer").compile(checkpointer=saver)
@@ -193,7 +193,7 @@ def test_a_channel_of_that_name_is_no_owner(store: Any) -> None:
 # -- the receipt -------------------------------------------------------------------------------------------------------
 
 
-def test_a_thread_of_several_is_left_and_so_it_is_not_complete(tmp_path: Path) -> None:
+def test_an_erasure_that_keeps_a_shared_thread_is_incomplete(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         for owner in ("ann", "bob"):
             say(saver, "joint", owner)
@@ -203,7 +203,7 @@ def test_a_thread_of_several_is_left_and_so_it_is_not_complete(tmp_path: Path) -
         assert saver.retention.erase("ann", shared="delete").complete
 
 
-def test_nobody_knows_an_id_that_was_never_used(tmp_path: Path) -> None:
+def test_erasing_an_unknown_user_id_asks_whether_it_is_right(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         say(saver, "t", "ann")
         receipt = saver.retention.erase("anne")
@@ -212,7 +212,7 @@ def test_nobody_knows_an_id_that_was_never_used(tmp_path: Path) -> None:
         assert "Not erased" not in str(receipt)
 
 
-def test_a_look_names_the_first_threads(tmp_path: Path) -> None:
+def test_a_dry_run_names_the_first_twenty_threads(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         for n in range(22):
             say(saver, f"<b>{n:02}", "ann")
@@ -227,7 +227,7 @@ def test_a_look_names_the_first_threads(tmp_path: Path) -> None:
         assert receipt.to_dict()["thread_count"] == 22
 
 
-def test_space_is_measured_before_anything_goes(tmp_path: Path) -> None:
+def test_space_is_measured_before_anything_is_erased(tmp_path: Path) -> None:
     with FileSaver(tmp_path) as saver:
         say(saver, "t", "ann")
         graph(saver).invoke({"messages": [HumanMessage(token_hex(2500))]}, config("u", "ann"))
@@ -239,7 +239,7 @@ def test_space_is_measured_before_anything_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["full", None, 1])
-async def test_full_is_true_or_false(tmp_path: Path, wrong: Any) -> None:
+async def test_full_must_be_a_bool(tmp_path: Path, wrong: Any) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         with pytest.raises(InvalidInput, match="full must be True or False"):
             saver.retention.reclaim_space(full=wrong)
@@ -247,7 +247,7 @@ async def test_full_is_true_or_false(tmp_path: Path, wrong: Any) -> None:
             await saver.retention.areclaim_space(full=wrong)
 
 
-def test_a_cache_of_many_results_is_emptied_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_cache_is_erased_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("langgraph_keel.engine.tables.PAGE", 2)
     with SqliteSaver(tmp_path / "keel.db") as saver:
         say(saver, "t", "ann")

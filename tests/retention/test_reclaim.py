@@ -31,7 +31,7 @@ def fill(saver: Any, *threads: str) -> None:
         graph(saver).invoke({"messages": [HumanMessage(LONG), HumanMessage(LONG[::-1])]}, config(thread, "ann"))
 
 
-async def test_a_store_says_what_it_has_given_back(place: Place) -> None:
+async def test_reclaim_space_reports_bytes_before_and_after(place: Place) -> None:
     with place.open() as saver:
         fill(saver, *"abcdef")
         for thread in "abcde":
@@ -55,7 +55,7 @@ def free_pages(path: Path) -> int:
         return int(connection.execute("PRAGMA freelist_count").fetchone()[0])
 
 
-def test_a_file_is_written_anew_when_half_of_it_is_free(tmp_path: Path) -> None:
+def test_a_file_is_rewritten_when_half_of_it_is_free(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         fill(saver, *"abcdef")
         saver.delete_thread("a")
@@ -68,7 +68,7 @@ def test_a_file_is_written_anew_when_half_of_it_is_free(tmp_path: Path) -> None:
         assert free_pages(tmp_path / "keel.db") == 0
 
 
-def test_a_database_with_a_map_of_its_pages_gives_them_back_singly(tmp_path: Path) -> None:
+def test_a_database_with_auto_vacuum_uses_incremental_vacuum(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         fill(saver, *"abcdef")
     with closing(sqlite3.connect(tmp_path / "keel.db", isolation_level=None)) as connection:
@@ -89,7 +89,7 @@ def reader(path: Path) -> Iterator[None]:
         yield
 
 
-def test_who_reads_an_old_state_keeps_the_log_and_the_receipt_says_so(tmp_path: Path) -> None:
+def test_a_reader_of_an_old_snapshot_is_reported(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db", timeout=0.2) as saver:
         say(saver, "t", "ann")
         with reader(tmp_path / "keel.db"):
@@ -101,7 +101,7 @@ def test_who_reads_an_old_state_keeps_the_log_and_the_receipt_says_so(tmp_path: 
         assert places(saver, "ann says") == []
 
 
-def test_who_writes_meanwhile_waits_and_is_not_refused(tmp_path: Path) -> None:
+def test_concurrent_writers_wait_for_a_reclaim(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver, SqliteSaver(tmp_path / "keel.db") as other:
         fill(saver, *"abcdef")
         over = threading.Event()
@@ -122,7 +122,7 @@ def test_who_writes_meanwhile_waits_and_is_not_refused(tmp_path: Path) -> None:
         assert ids(saver) == sorted([*"abcdef", *written])
 
 
-def test_what_only_reads_gives_nothing_back(tmp_path: Path) -> None:
+def test_a_read_only_saver_cannot_reclaim_or_erase(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         say(saver, "t", "ann")
     with SqliteSaver(tmp_path / "keel.db", read_only=True) as saver:
@@ -134,7 +134,7 @@ def test_what_only_reads_gives_nothing_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [MemorySaver, lambda: SqliteSaver(":memory:")], ids=["memory", "sqlite"])
-def test_what_is_in_memory_has_no_size(kind: Any) -> None:
+def test_a_store_in_memory_reports_no_size(kind: Any) -> None:
     with kind() as saver:
         say(saver, "t", "ann")
         assert saver.retention.erase("ann").complete
@@ -144,7 +144,7 @@ def test_what_is_in_memory_has_no_size(kind: Any) -> None:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def test_what_interrupted_writes_have_left_goes(tmp_path: Path) -> None:
+def test_remains_of_interrupted_writes_are_reclaimed(tmp_path: Path) -> None:
     with FileSaver(tmp_path) as saver:
         say(saver, "t", asks=True)
         (cells, *_) = (tmp_path / "shared").glob("*/*.json")
@@ -160,7 +160,7 @@ def test_what_interrupted_writes_have_left_goes(tmp_path: Path) -> None:
         assert [path.exists() for path in left] == [False, False, True]
 
 
-def test_the_history_of_git_is_said_to_keep_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_receipt_mentions_the_history_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     isolate(monkeypatch)
     Repository.made(tmp_path)
     with FileSaver(tmp_path / "store", git=True) as saver:
@@ -172,7 +172,7 @@ def test_the_history_of_git_is_said_to_keep_all(tmp_path: Path, monkeypatch: pyt
 # -- PostgreSQL --------------------------------------------------------------------------------------------------------
 
 
-def test_a_connection_in_a_transaction_cannot_be_used(postgres_url: str) -> None:
+def test_a_connection_without_autocommit_cannot_reclaim(postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as connection, PostgresSaver(connection) as saver:
         say(saver, "t", "ann")
         with pytest.raises(AccessDenied, match="nothing was done: VACUUM cannot run"):
@@ -182,7 +182,7 @@ def test_a_connection_in_a_transaction_cannot_be_used(postgres_url: str) -> None
         assert "not in autocommit" in str(receipt)
 
 
-async def test_pools_of_the_users_own_are_used(postgres_url: str) -> None:
+async def test_reclaim_uses_pools_passed_by_the_caller(postgres_url: str) -> None:
     options: Any = {"min_size": 1, "max_size": 2, "kwargs": {"autocommit": True}}
     with ConnectionPool(postgres_url, **options) as pool, PostgresSaver(pool) as saver:
         say(saver, "t", "ann")
@@ -191,7 +191,7 @@ async def test_pools_of_the_users_own_are_used(postgres_url: str) -> None:
         assert (await saver.retention.aerase("ann", reclaim="full")).reclaimed is not None
 
 
-def test_vacuum_works_behind_a_pooler_of_transactions(pgbouncer_url: str, postgres_server: Any) -> None:
+def test_vacuum_works_behind_a_transaction_pooler(pgbouncer_url: str, postgres_server: Any) -> None:
     schema = "reclaimed_behind_a_pooler"
     try:
         with PostgresSaver(pgbouncer_url, schema=schema, partitions=2, prepare_threshold=None) as saver:
@@ -203,7 +203,7 @@ def test_vacuum_works_behind_a_pooler_of_transactions(pgbouncer_url: str, postgr
             connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
 
 
-def test_what_a_user_may_not_do_is_said(postgres_url: str, postgres_server: Any) -> None:
+def test_missing_privileges_are_reported(postgres_url: str, postgres_server: Any) -> None:
     with PostgresSaver(postgres_url) as saver:
         say(saver, "t", "ann")
     with psycopg.connect(postgres_url, autocommit=True) as connection:

@@ -41,7 +41,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[datetime], None]:
     return lambda now: monkeypatch.setattr(Session, "milliseconds", int(now.timestamp() * 1000))
 
 
-def test_a_host_whose_clock_is_behind_has_no_thread_look_older(place: Place, clock: Callable[[datetime], None]) -> None:
+def test_a_slow_clock_does_not_make_a_thread_look_older(place: Place, clock: Callable[[datetime], None]) -> None:
     with place.open() as right, place.open() as behind:
         for thread in ("t", "other"):
             put(right, thread, NOW)
@@ -57,7 +57,7 @@ def test_a_host_whose_clock_is_behind_has_no_thread_look_older(place: Place, clo
 
 
 @pytest.mark.parametrize("when", [(NOW + YEAR).isoformat(), "no time"], ids=["a year ahead", "no time"])
-def test_a_host_whose_clock_is_ahead_has_no_thread_live_for_ever(
+def test_a_fast_clock_does_not_make_a_thread_live_forever(
     place: Place, clock: Callable[[datetime], None], when: str
 ) -> None:
     ttl = Retention(ttl=DAY)
@@ -81,9 +81,7 @@ def test_a_host_whose_clock_is_ahead_has_no_thread_live_for_ever(
         assert listed(right) == []
 
 
-def test_an_idle_thread_of_a_host_whose_clock_is_ahead_is_pruned(
-    place: Place, clock: Callable[[datetime], None]
-) -> None:
+def test_an_idle_thread_of_a_host_with_a_fast_clock_is_pruned(place: Place, clock: Callable[[datetime], None]) -> None:
     with place.open() as saver:
         for _ in range(3):
             put(saver, "t", NOW + YEAR)
@@ -94,7 +92,7 @@ def test_an_idle_thread_of_a_host_whose_clock_is_ahead_is_pruned(
         assert [each.removed for each in saver.retention.sweep(idle).threads] == [2]
 
 
-def test_a_clock_that_goes_back_does_not_keep_what_it_has_noted(clock: Callable[[datetime], None]) -> None:
+def test_a_sweeper_whose_clock_was_corrected_deletes_expired_threads(clock: Callable[[datetime], None]) -> None:
     """A sweeper whose clock was ahead has noted that it saw the thread then."""
     with MemorySaver() as saver:
         put(saver, "t", NOW + 10 * YEAR)
@@ -103,7 +101,7 @@ def test_a_clock_that_goes_back_does_not_keep_what_it_has_noted(clock: Callable[
             assert saver.retention.sweep(Retention(ttl=DAY)).deleted == deleted
 
 
-def test_many_threads_of_hosts_whose_clocks_differ(
+def test_a_sweep_over_threads_of_hosts_with_different_clocks(
     clock: Callable[[datetime], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Threads in use are skipped, even if a page of other threads comes first."""
@@ -122,7 +120,7 @@ def test_many_threads_of_hosts_whose_clocks_differ(
         assert saver.retention.sweep(Retention(ttl=DAY)).deleted == 14
 
 
-def test_a_list_asked_for_by_time_says_what_each_thread_says(place: Place) -> None:
+def test_time_filters_use_the_latest_time_of_each_thread(place: Place) -> None:
     with place.open() as saver:
         put(saver, "t", NOW, user_id="ada")
         put(saver, "t", NOW - DAY, user_id="ada")

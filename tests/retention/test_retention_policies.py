@@ -84,21 +84,21 @@ def numbers(policy: Retention, moments: Sequence[NodeAndHeader] = CHAT, named: S
     ],
     ids=lambda value: str(value).replace(" ", "_"),
 )
-def test_what_is_chosen(policy: Retention, expected: list[int]) -> None:
+def test_a_policy_chooses_checkpoints(policy: Retention, expected: list[int]) -> None:
     assert numbers(policy) == expected
 
 
-def test_labels_count_unless_they_do_not() -> None:
+def test_labelled_checkpoints_are_kept_by_default() -> None:
     assert numbers(Retention(), named=[3, 6]) == [3, 6]
     assert numbers(Retention(labelled=False), named=[3, 6]) == []
 
 
-def test_runs_that_say_their_ids() -> None:
+def test_per_run_uses_run_ids() -> None:
     moments = [moment(n, n - 1 if n else None, n, run="ab"[n // 2], head=n == 3) for n in range(4)]
     assert numbers(Retention(per="run"), moments) == [1, 3]
 
 
-def test_runs_of_which_only_the_end_is_stored() -> None:
+def test_per_run_with_exit_durability_uses_step_numbers() -> None:
     """`durability="exit"` stores no input checkpoint, only the step number."""
     moments = [moment(n, n - 1 if n else None, 3 * n + 1, head=n == 3) for n in range(4)]
     assert numbers(Retention(per="run"), moments) == [0, 1, 2, 3]
@@ -106,16 +106,16 @@ def test_runs_of_which_only_the_end_is_stored() -> None:
     assert numbers(Retention(per="run"), resumed) == [1]
 
 
-def test_updates_by_hand_end_a_run() -> None:
+def test_an_update_ends_a_run() -> None:
     assert numbers(Retention(per="run"), line("input", "loop", "update", "loop", "loop")) == [1, 4]
 
 
-def test_the_way_goes_on_where_a_parent_is_gone() -> None:
+def test_the_trunk_continues_past_a_removed_parent() -> None:
     left = [each for each in CHAT if each[0].stamp in (1, 3, 7, 9, 10)]
     assert [node.stamp for node in trunk(left)] == [10, 9, 3, 1]
 
 
-def test_what_is_certain_ends_where_a_parent_is_gone() -> None:
+def test_certain_ancestry_ends_at_a_removed_parent() -> None:
     headers = {node.stamp: header for node, header in CHAT}
     whole = Ancestry(node for node, _ in CHAT)
     latest = next(node for node, _ in CHAT if node.stamp == 10)
@@ -126,7 +126,7 @@ def test_what_is_certain_ends_where_a_parent_is_gone() -> None:
     assert sorted(every) == sorted(headers)
 
 
-def test_a_circle_of_parents_ends() -> None:
+def test_a_cycle_of_parents_ends() -> None:
     """No saver writes a cycle, but stored bytes are untrusted."""
     circle = [moment(0, 1, 0), moment(1, 0, 1, head=True, counters_since_delta_snapshot={"log": [1, 1]})]
     assert len(list(trunk(circle))) == 2
@@ -134,7 +134,7 @@ def test_a_circle_of_parents_ends() -> None:
     assert plan_removal(circle, {1}).ghosts == {0: {"log"}}
 
 
-def test_nothing_is_looked_for_where_nothing_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memories_are_read_if_nothing_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     """No memories are read if nothing is removed, or if only heads stay."""
     monkeypatch.setattr(removal, "Memories", None)
     nodes = [node for node, _ in CHAT]
@@ -143,21 +143,21 @@ def test_nothing_is_looked_for_where_nothing_goes(monkeypatch: pytest.MonkeyPatc
     removal.keep_memory_callers(read, {10}, Removal(gone={node.stamp for node in nodes} - {10}))
 
 
-def test_what_does_not_say_when_it_was_made_counts_as_young() -> None:
+def test_a_checkpoint_without_a_time_counts_as_recent() -> None:
     node, header = moment(0, None)
     untimed = (node, Header({}, header.metadata, {}))
     assert numbers(Retention(within=1), [untimed]) == [0]
     assert numbers(Retention(per="day"), [untimed]) == [0]
 
 
-def test_what_was_put_after_a_young_one_is_young_whatever_its_clock_said() -> None:
+def test_a_checkpoint_stored_after_a_recent_one_counts_as_recent() -> None:
     """A host with a slow clock stored the last but one, which was once removed."""
     node, header = CHAT[9]
     late = Header({"ts": (START - timedelta(hours=9)).isoformat()}, header.metadata, {})
     assert numbers(Retention(within=2 * 3600), [*CHAT[:9], (node, late), CHAT[10]]) == [8, 9, 10]
 
 
-def test_leaves_are_what_nothing_goes_on_from() -> None:
+def test_leaves_are_checkpoints_without_children() -> None:
     assert [node.stamp for node, _ in leaves(CHAT)] == [7, 10]
     rewound = [*line("input", "loop"), moment(2, 0, 0, "fork", keel_rewound_to="1")]
     assert [node.stamp for node, _ in leaves(rewound)] == [2]
@@ -206,7 +206,7 @@ def called(number: int, ns: str, *, head: bool = True, **parents: str) -> NodeAn
         "nested, nothing stored around it yet",
     ],
 )
-def test_which_calls_of_subgraphs_go_on(moments: list[NodeAndHeader], kept: set[int]) -> None:
+def test_open_heads_of_subgraph_calls_are_found(moments: list[NodeAndHeader], kept: set[int]) -> None:
     heads = [(replace(node, is_head=node.is_head and node.stamp in _last_of(moments)), said) for node, said in moments]
     assert find_open_heads(heads) == kept
 
@@ -215,7 +215,7 @@ def _last_of(moments: list[NodeAndHeader]) -> set[Any]:
     return set({node.address.checkpoint_ns: node.stamp for node, _ in moments}.values())
 
 
-def test_what_subgraphs_have_put_in_a_step_belongs_to_it() -> None:
+def test_checkpoints_of_subgraphs_belong_to_their_step() -> None:
     inner = f"{CALL}|{NESTED}"
     moments = [
         *CHAT,
@@ -255,7 +255,7 @@ POLICIES = st.builds(
 
 @given(threads(), POLICIES, st.integers(0, 13))
 @settings(max_examples=examples(120), deadline=None)
-def test_choosing_again_chooses_the_same(moments: list[NodeAndHeader], policy: Retention, cut: int) -> None:
+def test_choosing_again_keeps_the_chosen_checkpoints(moments: list[NodeAndHeader], policy: Retention, cut: int) -> None:
     """After an interrupted prune (oldest first), and after a complete one."""
     heads = {node.stamp for node, _ in moments if node.is_head}
     kept = choose(policy, moments, NOW, ()) | heads
@@ -268,7 +268,7 @@ def test_choosing_again_chooses_the_same(moments: list[NodeAndHeader], policy: R
 
 
 @given(POLICIES, st.text(min_size=1), st.none() | st.integers(1, 9**9))
-def test_a_policy_is_plain_data_and_back(policy: Retention, threads: str, ttl: int | None) -> None:
+def test_a_policy_round_trips_through_a_dict(policy: Retention, threads: str, ttl: int | None) -> None:
     whole = Retention.from_dict({**policy.to_dict(), "threads": threads, **({"ttl": ttl} if ttl else {})})
     assert Retention.from_dict(whole.to_dict()) == whole
     assert str(whole)
@@ -295,7 +295,7 @@ def test_a_policy_is_plain_data_and_back(policy: Retention, threads: str, ttl: i
     ],
     ids=str,
 )
-def test_what_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_policies_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
         Retention.from_dict(wrong)
 
@@ -309,7 +309,7 @@ def test_damaged_policies_are_refused(said: Any) -> None:
             saver.retention.policies()
 
 
-def test_patterns_and_words() -> None:
+def test_policy_patterns_and_descriptions() -> None:
     policy = Retention(last=20, per="day", threads="chat-*", idle=timedelta(hours=12), ttl=timedelta(days=90))
     assert [policy.fits(name) for name in ("chat-1", "CHAT-1", "a chat-1")] == [True, False, False]
     assert str(policy) == (

@@ -155,7 +155,7 @@ CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 @GIVEN
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=CHECKS)
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])
-def test_what_is_kept_reads_back_and_nothing_else_is_left(
+def test_kept_checkpoints_read_back_and_the_rest_is_removed(
     stores: Any, backend: str, actions: list[tuple[str, int]], policy: Retention, face: str
 ) -> None:
     check(stores[backend], actions, policy, face)
@@ -164,7 +164,7 @@ def test_what_is_kept_reads_back_and_nothing_else_is_left(
 @GIVEN
 @settings(max_examples=examples(10), deadline=None, suppress_health_check=CHECKS)
 @pytest.mark.parametrize("backend", ["files", "postgres", "redis"])
-def test_so_it_is_in_files_and_on_servers(
+def test_kept_checkpoints_read_back_in_files_and_on_servers(
     stores: Any, backend: str, actions: list[tuple[str, int]], policy: Retention, face: str
 ) -> None:
     check(stores[backend], actions, policy, face)

@@ -55,7 +55,7 @@ def test_a_policy_on_a_chat_with_branches_and_subgraphs(saver: KeelSaver, stores
 
 
 @each_backend
-def test_memories_are_kept_as_of_each_moment(saver: KeelSaver, backend: str) -> None:
+def test_memories_of_subgraphs_are_kept_for_each_kept_moment(saver: KeelSaver, backend: str) -> None:
     thread, ends, remembered = Written(saver), [], []
     for _ in range(4):
         thread.put(source="input")
@@ -77,7 +77,9 @@ def test_memories_are_kept_as_of_each_moment(saver: KeelSaver, backend: str) -> 
 @each_backend
 @each_face
 @pytest.mark.parametrize("strategy", ["keep_latest", "delete", Retention(last=2, branch_points=True)], ids=str)
-def test_a_dry_run_tells_what_then_goes(saver: KeelSaver, stores: Any, backend: str, face: str, strategy: Any) -> None:
+def test_a_dry_run_reports_the_same_removals_as_the_prune(
+    saver: KeelSaver, stores: Any, backend: str, face: str, strategy: Any
+) -> None:
     thread = Written(saver)
     chat = thread.follow(5)
     thread.put(chat[2])
@@ -106,7 +108,7 @@ def test_a_dry_run_tells_what_then_goes(saver: KeelSaver, stores: Any, backend: 
 
 @each_backend
 @pytest.mark.parametrize("lost_reply", [False, True], ids=["not sent", "reply lost"])
-def test_a_prune_may_be_cut_off_anywhere(
+def test_a_prune_interrupted_anywhere_loses_nothing_and_can_be_completed(
     saver: KeelSaver, stores: Any, backend: str, lost_reply: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(removing, "BATCH", 3)
@@ -139,7 +141,7 @@ def test_a_prune_may_be_cut_off_anywhere(
 
 
 @each_backend
-def test_what_is_put_meanwhile_stays(saver: KeelSaver, stores: Any, backend: str) -> None:
+def test_checkpoints_stored_during_a_prune_are_kept(saver: KeelSaver, stores: Any, backend: str) -> None:
     for trip in range(6):
         stores[backend].wipe()
         thread = Written(stores[backend].open())
@@ -162,7 +164,7 @@ def test_a_prune_takes_few_trips(saver: KeelSaver, backend: str) -> None:
     assert counter.taken() <= 4  # holds, graph, rows that an interrupted prune may have left, tool calls
 
 
-def test_times_count_from_now() -> None:
+def test_within_counts_from_the_current_time() -> None:
     from langgraph_keel import MemorySaver
 
     with MemorySaver() as saver:
@@ -179,7 +181,7 @@ def test_times_count_from_now() -> None:
 
 @each_backend
 @each_face
-def test_threads_that_never_were_are_not_deleted(saver: KeelSaver, backend: str, face: str) -> None:
+def test_missing_threads_are_reported_as_not_deleted(saver: KeelSaver, backend: str, face: str) -> None:
     Written(saver).follow(2)
     saver.put_writes(at("late", "", name_of(7)), [("whole", secret(7))], "a task")
     threads, counter = ["nobody", "t", "late"], Counter()
@@ -198,7 +200,7 @@ def test_threads_that_never_were_are_not_deleted(saver: KeelSaver, backend: str,
     assert not list(saver.threads())
 
 
-def test_a_report_is_shown_in_words_and_steers_no_terminal() -> None:
+def test_a_report_is_text_without_control_characters() -> None:
     from langgraph_keel import MemorySaver
 
     with MemorySaver() as saver:
@@ -211,7 +213,7 @@ def test_a_report_is_shown_in_words_and_steers_no_terminal() -> None:
         assert "dry_run" in report.to_dict()
 
 
-def test_what_cannot_be_pruned_is_refused() -> None:
+def test_invalid_arguments_of_prune_are_refused() -> None:
     from langgraph_keel import MemorySaver
 
     with MemorySaver() as saver:

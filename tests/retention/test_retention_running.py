@@ -35,7 +35,7 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]
 
 
 @pytest.mark.parametrize("strategy", ["keep_latest", Retention(last=5)], ids=str)
-def test_a_subgraph_may_overtake_the_step_it_belongs_to(
+def test_a_prune_before_a_subgraphs_parent_is_stored_loses_no_steps(
     saver: KeelSaver, strategy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With `durability="async"`; the root is stored after its subgraph was pruned."""
@@ -84,7 +84,7 @@ def asking(saver: KeelSaver, ran: list[str]) -> Any:
     return outer.add_edge(START, "a").compile(checkpointer=saver)
 
 
-def test_a_kept_moment_keeps_what_its_subgraphs_have_done(saver: KeelSaver) -> None:
+def test_a_kept_moment_keeps_the_state_of_its_subgraphs(saver: KeelSaver) -> None:
     ran: list[str] = []
     made = asking(saver, ran)
     made.invoke({"log": []}, CONFIG)

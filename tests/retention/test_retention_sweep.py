@@ -55,7 +55,7 @@ def four_threads(saver: KeelSaver) -> None:
 
 @each_backend
 @each_face
-def test_stored_policies_are_swept_by(saver: KeelSaver, face: str, backend: str) -> None:
+def test_sweep_applies_stored_policies(saver: KeelSaver, face: str, backend: str) -> None:
     four_threads(saver)
     assert saver.retention.policies() == ()
     assert sweep(saver, face).looked == 0
@@ -90,14 +90,14 @@ def test_stored_policies_are_swept_by(saver: KeelSaver, face: str, backend: str)
 
 
 @each_backend
-def test_a_sweep_goes_on_where_the_last_one_ended(saver: KeelSaver, backend: str) -> None:
+def test_a_limited_sweep_continues_after_the_last_one(saver: KeelSaver, backend: str) -> None:
     four_threads(saver)
     assert [len(sweep(saver, "sync", Retention(last=1), limit=3).threads) for _ in range(3)] == [3, 1, 0]
     assert set(counts(saver).values()) == {1}
 
 
 @each_backend
-def test_sweepers_do_not_disturb_each_other(saver: KeelSaver, stores: Any, backend: str) -> None:
+def test_concurrent_sweeps_do_not_fail(saver: KeelSaver, stores: Any, backend: str) -> None:
     for n in range(6):
         Written(saver, f"t{n}").follow(4)
         Written(saver, f"old{n}").follow(2)
@@ -128,7 +128,7 @@ def test_a_thread_that_becomes_active_is_not_deleted(saver: KeelSaver, stores: A
 
 
 @each_backend
-def test_what_is_put_while_a_sweep_deletes_stays(saver: KeelSaver, stores: Any, backend: str) -> None:
+def test_a_checkpoint_stored_during_a_sweeps_deletion_is_kept(saver: KeelSaver, stores: Any, backend: str) -> None:
     left = []
     for trip in count():
         stores[backend].wipe()
@@ -147,7 +147,7 @@ def test_what_is_put_while_a_sweep_deletes_stays(saver: KeelSaver, stores: Any, 
     assert left == [(0, both)] * len(left)
 
 
-def test_copies_and_forks_are_as_old_as_they_are(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_age_of_copies_and_forks_counts_from_their_creation(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with place.open() as saver:
         thread = Written(saver, "old")
         chat = thread.follow(3)
@@ -165,7 +165,7 @@ def test_copies_and_forks_are_as_old_as_they_are(place: Place, monkeypatch: pyte
         assert saver.engine.run(owners.read_copy_time(saver.engine.session, "again")) is None
 
 
-def test_threads_that_are_in_use_are_not_looked_after(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recently_active_threads_are_not_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     with MemorySaver() as saver:
         for n in range(30):
             Written(saver, f"live{n}", hours=1).follow(3)
@@ -175,7 +175,7 @@ def test_threads_that_are_in_use_are_not_looked_after(monkeypatch: pytest.Monkey
         assert (report.looked, report.deleted) == (1, 1)
 
 
-def test_what_cannot_be_read_is_told_and_stays() -> None:
+def test_an_unreadable_thread_is_reported_and_kept() -> None:
     with MemorySaver() as saver:
         four_threads(saver)
         first = next(iter(driver_of(saver).state["job"].records.values()))
@@ -188,7 +188,7 @@ def test_what_cannot_be_read_is_told_and_stays() -> None:
             saver.prune(["job"])
 
 
-def test_policies_that_are_none_or_damaged_are_refused() -> None:
+def test_invalid_or_damaged_policies_are_refused() -> None:
     with MemorySaver() as saver:
         for wrong in ("keep_latest", [Retention(), 3], 7):
             with pytest.raises(InvalidInput, match="Retention"):
@@ -217,7 +217,7 @@ def test_policies_that_are_none_or_damaged_are_refused() -> None:
     ],
     ids=str,
 )
-def test_policies_that_say_nothing_are_refused_everywhere(nothing: Retention, said: str) -> None:
+def test_empty_policies_are_refused_everywhere(nothing: Retention, said: str) -> None:
     with MemorySaver() as saver:
         Written(saver).follow(3)
         with pytest.raises(InvalidInput, match=said):
@@ -244,7 +244,7 @@ def test_policies_that_say_nothing_are_refused_everywhere(nothing: Retention, sa
         ("a", "b", False),
     ],
 )
-def test_a_policy_that_would_never_count_is_refused(first: str, later: str, is_refused: bool) -> None:
+def test_an_unreachable_policy_is_refused(first: str, later: str, is_refused: bool) -> None:
     policies = [Retention(threads=first, last=3), Retention(threads=later, last=100)]
     refused = pytest.raises(InvalidInput, match=re.escape(f"the policy for {later!r} would never count"))
     with MemorySaver() as saver:
@@ -256,7 +256,7 @@ def test_a_policy_that_would_never_count_is_refused(first: str, later: str, is_r
 
 @each_face
 @pytest.mark.parametrize("wrong", [{"limit": -1}, {"limit": "3"}, {"policies": Retention()}], ids=str)
-def test_nothing_is_written_before_all_is_checked(wrong: dict[str, Any], face: str) -> None:
+def test_sweep_checks_arguments_before_any_request(wrong: dict[str, Any], face: str) -> None:
     with MemorySaver() as saver:
         counter = Counter()
         with pytest.raises(InvalidInput):
@@ -265,7 +265,7 @@ def test_nothing_is_written_before_all_is_checked(wrong: dict[str, Any], face: s
 
 
 @each_backend
-def test_a_prune_that_was_cut_off_is_finished_by_a_sweep(saver: KeelSaver, stores: Any, backend: str) -> None:
+def test_a_sweep_completes_an_interrupted_prune(saver: KeelSaver, stores: Any, backend: str) -> None:
     """Its entries were removed and its rows were not; the sweep completes the prune."""
     thread = Written(saver)
     thread.follow(5, counters_since_delta_snapshot={})  # no delta channel, so no ghosts
@@ -287,7 +287,7 @@ def test_a_prune_that_was_cut_off_is_finished_by_a_sweep(saver: KeelSaver, store
     assert secrets_in(stores[backend].raw(), thread.said) <= thread.expected(thread.all())
 
 
-def test_a_sweep_over_small_threads_is_cheap() -> None:
+def test_a_sweep_takes_one_trip_per_small_thread() -> None:
     """One trip per thread, two if it was ever pruned, and the trips that list threads."""
     with MemorySaver() as saver:
         for n in range(300):

@@ -62,14 +62,14 @@ def written(place: Place, request: pytest.FixtureRequest) -> Iterator[tuple[Keel
         yield saver, lambda name: Written(clone, name)
 
 
-def test_a_saver_prunes_what_it_has_put(written: Any) -> None:
+def test_a_saver_prunes_threads_that_it_wrote(written: Any) -> None:
     saver, writes = written
     four_threads(saver)
     writes("t").follow(5)
     until(lambda: set(counts(saver).values()) == {2})
 
 
-def test_a_saver_deletes_what_is_past_its_time(tmp_path: Any) -> None:
+def test_a_saver_deletes_expired_threads(tmp_path: Any) -> None:
     with SqliteSaver(tmp_path / "keel.db") as other:
         four_threads(other)
     with SqliteSaver(tmp_path / "keel.db", ttl=timedelta(days=1), upkeep_every=0.05) as saver:
@@ -104,7 +104,7 @@ def test_upkeep_adds_no_trip_to_a_put() -> None:
         assert upkeep_in(with_tap(saver, counter)) is upkeep_in(saver)
 
 
-def test_what_goes_wrong_in_upkeep_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_in_upkeep_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     saver = MemorySaver(keep_last=1, upkeep_every=1000)
     Written(saver).follow(2)
     upkeep_in(saver).saver = None
@@ -113,7 +113,7 @@ def test_what_goes_wrong_in_upkeep_is_logged(caplog: pytest.LogCaptureFixture) -
     assert "upkeep of the last threads: AttributeError" in caplog.text
 
 
-def test_a_saver_that_is_dropped_takes_its_upkeep_along() -> None:
+def test_the_upkeep_thread_ends_with_a_collected_saver() -> None:
     Written(MemorySaver(keep_last=1, upkeep_every=0.05)).put()
     until(lambda: gc.collect() >= 0 and "keel-upkeep" not in {thread.name for thread in threading.enumerate()})
 
@@ -132,7 +132,7 @@ def test_a_saver_that_is_dropped_takes_its_upkeep_along() -> None:
     ],
     ids=str,
 )
-def test_options_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
         MemorySaver(**wrong)
 
@@ -174,7 +174,7 @@ def three_threads(**options: Any) -> KeelSaver:
     return saver
 
 
-def test_a_thread_that_was_busy_is_pruned_at_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_thread_is_pruned_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     saver = three_threads()
     upkeep = upkeep_with(saver, Failing(StoreBusy("locked"), times=1))
     monkeypatch.setattr(upkeep_thread, "_read_policies", lambda engine: ())
@@ -185,7 +185,7 @@ def test_a_thread_that_was_busy_is_pruned_at_the_next_round(monkeypatch: pytest.
     saver.close()
 
 
-def test_a_thread_that_cannot_be_read_is_not_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_thread_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     saver = three_threads()
     upkeep = upkeep_with(saver, tap := Failing(CorruptStore("broken"), times=3))
     monkeypatch.setattr(upkeep_thread, "_read_policies", lambda engine: ())
@@ -195,7 +195,7 @@ def test_a_thread_that_cannot_be_read_is_not_tried_again_and_again(monkeypatch: 
     saver.close()
 
 
-def test_policies_that_cannot_be_read_prune_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_policies_prune_nothing(caplog: pytest.LogCaptureFixture) -> None:
     saver = three_threads()
     upkeep = upkeep_with(saver, Failing(CorruptStore("broken policies"), times=1))
     upkeep.round()
@@ -206,7 +206,7 @@ def test_policies_that_cannot_be_read_prune_nothing(caplog: pytest.LogCaptureFix
     saver.close()
 
 
-def test_a_server_that_is_away_is_asked_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_server_is_asked_once_per_round(monkeypatch: pytest.MonkeyPatch) -> None:
     saver = three_threads()
     upkeep = upkeep_with(saver, tap := Failing(StoreUnavailable("away")))
     monkeypatch.setattr(upkeep_thread, "_read_policies", lambda engine: ())
@@ -231,7 +231,7 @@ def test_closing_gives_up_on_a_slow_store(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(upkeep.put_to) == 3
 
 
-def test_closing_does_not_wait_for_ever_for_a_prune_under_way(
+def test_closing_does_not_wait_forever_for_a_running_prune(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun, may_end = threading.Event(), threading.Event()
@@ -258,7 +258,7 @@ def test_closing_does_not_wait_for_ever_for_a_prune_under_way(
 # -- next to stored policies -----------------------------------------------------------------------------------
 
 
-def test_a_stored_policy_counts_instead_of_the_savers_own() -> None:
+def test_a_stored_policy_overrides_the_savers_options() -> None:
     saver = MemorySaver(keep_last=2, upkeep_every=1000)
     saver.retention.set_policy(
         Retention(threads="vip-*", last=4),
@@ -277,7 +277,7 @@ def test_a_stored_policy_counts_instead_of_the_savers_own() -> None:
     saver.close()
 
 
-def test_a_stored_policy_says_how_long_its_threads_live() -> None:
+def test_a_stored_policy_sets_the_ttl_of_its_threads() -> None:
     with MemorySaver() as other, MemorySaver(ttl=60, upkeep_every=1000) as saver:
         upkeep_in(saver).saver = other
         four_threads(other)
@@ -289,7 +289,7 @@ def test_a_stored_policy_says_how_long_its_threads_live() -> None:
 # -- savers without upkeep -------------------------------------------------------------------------------------
 
 
-def test_a_replay_is_not_pruned_while_it_runs_and_names_its_owner(tmp_path: Any) -> None:
+def test_a_replay_is_not_pruned_and_has_an_owner(tmp_path: Any) -> None:
     with SqliteSaver(tmp_path / "keel.db", keep_last=1, owner=lambda config: "ann") as saver:
         apart = with_engine(saver, engine_apart(saver.engine))
         Written(apart, "replay").follow(3)
@@ -302,7 +302,7 @@ def test_a_replay_is_not_pruned_while_it_runs_and_names_its_owner(tmp_path: Any)
 
 
 @pytest.mark.parametrize("wanted", [{"keep_last": 3}, {"ttl": 60}], ids=str)
-def test_a_saver_that_only_reads_has_no_upkeep(tmp_path: Any, wanted: dict[str, Any]) -> None:
+def test_a_read_only_saver_refuses_upkeep_options(tmp_path: Any, wanted: dict[str, Any]) -> None:
     for make in (SqliteSaver, FileSaver):
         with pytest.raises(InvalidInput, match="read_only"):
             make(tmp_path / "keel", read_only=True, **wanted)
@@ -312,7 +312,7 @@ def test_a_saver_that_only_reads_has_no_upkeep(tmp_path: Any, wanted: dict[str, 
         RedisSaver("redis://localhost/0", read_only=True, keep_last=3)
 
 
-def test_a_saver_with_an_async_client_only_has_no_upkeep() -> None:
+def test_a_saver_with_only_an_async_client_refuses_upkeep_options() -> None:
     """The upkeep thread has no event loop, so the saver is refused when it is made."""
 
     class Pool:

@@ -96,7 +96,7 @@ REMOVALS: list[Callable[[KeelSaver], str]] = [prune_twice, delete_first_run, for
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("remove", REMOVALS)
 @pytest.mark.parametrize("face", ["sync", "async"])
-async def test_a_delta_channel_is_found_by_whoever_walks(
+async def test_a_wrapper_reads_delta_channels_after_removals(
     stores: Any, backend: str, remove: Callable[[KeelSaver], str], face: str
 ) -> None:
     async def call(method: str, *args: Any) -> Any:
@@ -113,7 +113,7 @@ async def test_a_delta_channel_is_found_by_whoever_walks(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_no_run_begins_from_what_a_prune_hides(stores: Any, backend: str) -> None:
+def test_a_run_from_a_hidden_pruned_checkpoint_is_refused(stores: Any, backend: str) -> None:
     with stores[backend].open() as saver:
         graph = graph_on(saver)
         graph.invoke({"words": ["a"]}, chat("t"))

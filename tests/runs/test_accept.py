@@ -36,7 +36,7 @@ def saver() -> Iterator[KeelSaver]:
 
 
 @each_face
-async def test_any_process_runs_what_was_accepted(place: Place, face: str) -> None:
+async def test_any_process_can_run_accepted_input(place: Place, face: str) -> None:
     with place.open(recoverable=True) as saver, place.open(recoverable=True) as worker:
         for log in (["hello", "a"], ["hello", "a", "hello", "a"]):
             made = graph(saver, say("a"))
@@ -60,7 +60,7 @@ async def test_any_process_runs_what_was_accepted(place: Place, face: str) -> No
     ],
 )
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-async def test_a_thread_that_has_something_left_is_left_alone(place: Place, name: str, error: type[Exception]) -> None:
+async def test_accept_refuses_unfinished_threads(place: Place, name: str, error: type[Exception]) -> None:
     async with AsyncExitStack() as stack:
         saver = await stack.enter_async_context(place.open(recoverable=True))
         stage = Stage(place, saver, "async", await stack.enter_async_context(AsyncExitStack()))
@@ -73,7 +73,7 @@ async def test_a_thread_that_has_something_left_is_left_alone(place: Place, name
         assert [each async for each in saver.alist(CONFIG)] == before
 
 
-def test_a_process_that_drains_still_accepts(saver: KeelSaver) -> None:
+def test_a_draining_saver_still_accepts_input(saver: KeelSaver) -> None:
     """A server answers 202 to the last requests, and other processes run them."""
     made = graph(saver, say("a"))
     saver.drain()
@@ -88,14 +88,14 @@ def test_an_update_by_a_program_is_not_accepted_input(saver: KeelSaver) -> None:
     assert saver.status("t").stopped == "updated"
 
 
-def test_it_takes_six_trips(saver: KeelSaver) -> None:
+def test_accept_takes_six_trips(saver: KeelSaver) -> None:
     counter = Counter()
     tapped = with_tap(saver, counter)
     tapped.accept(graph(tapped, say("a")), INPUT, CONFIG)
     assert counter.taken() == 6
 
 
-def test_of_two_at_the_same_time_one_is_stored(saver: KeelSaver) -> None:
+def test_one_of_two_concurrent_accepts_is_stored(saver: KeelSaver) -> None:
     made = graph(saver, say("a"))
 
     class Beside(Tap):
@@ -113,7 +113,7 @@ def test_of_two_at_the_same_time_one_is_stored(saver: KeelSaver) -> None:
     assert made.invoke(None, CONFIG) == {"log": ["first", "a"]}
 
 
-def test_what_cannot_be_accepted_is_refused(saver: KeelSaver) -> None:
+def test_invalid_arguments_of_accept_are_refused(saver: KeelSaver) -> None:
     made = graph(saver, say("a"))
     at: Any = {"configurable": {"thread_id": "t", "checkpoint_id": "1"}}
     with MemorySaver() as plain, MemorySaver(recoverable=True) as other:

@@ -74,7 +74,7 @@ async def run(face: str, made: Any, given: Any = INPUT, thread_id: str = "t", **
 
 
 @each_face
-async def test_another_process_continues_at_once_and_repeats_nothing(place: Place, face: str) -> None:
+async def test_another_process_continues_a_drained_run_and_repeats_nothing(place: Place, face: str) -> None:
     options = {"recoverable": True, "on_busy": "wait"}
     with place.open(**options) as saver, place.open(**options) as other:
         with pytest.raises(GraphDrained, match="drain"):
@@ -89,7 +89,7 @@ async def test_another_process_continues_at_once_and_repeats_nothing(place: Plac
 
 @each_face
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_all_that_has_run_is_stored(saver: KeelSaver, face: str, durability: Any) -> None:
+async def test_a_drained_run_has_stored_its_finished_steps(saver: KeelSaver, face: str, durability: Any) -> None:
     with pytest.raises(GraphDrained):
         await run(face, graph(saver, say("a"), drains(saver), say("b")), durability=durability)
     await saver.adrain()
@@ -97,7 +97,7 @@ async def test_all_that_has_run_is_stored(saver: KeelSaver, face: str, durabilit
     assert saver.status("t").stopped == "drained"
 
 
-def test_without_marks_a_run_drains_as_well() -> None:
+def test_runs_without_marks_drain_too() -> None:
     with MemorySaver() as saver:
         with pytest.raises(GraphDrained):
             graph(saver, drains(saver), say("b")).invoke(INPUT, CONFIG)
@@ -105,12 +105,12 @@ def test_without_marks_a_run_drains_as_well() -> None:
         assert saver.status("t").state == "unfinished"
 
 
-def test_a_run_in_its_last_step_ends_as_ever(saver: KeelSaver) -> None:
+def test_a_run_in_its_last_step_ends_normally(saver: KeelSaver) -> None:
     assert graph(saver, say("a"), drains(saver)).invoke(INPUT, CONFIG) == {"log": ["a", "drains"]}
     assert (saver.drain(), saver.status("t").state) == ((), "idle")
 
 
-def test_a_run_at_a_question_is_not_waited_for(saver: KeelSaver) -> None:
+def test_drain_does_not_wait_for_a_run_at_a_question(saver: KeelSaver) -> None:
     stream = graph(saver, ("ask", lambda state: {"log": [interrupt("?")]})).stream(INPUT, CONFIG)
     next(stream)
     assert saver.drain(grace=PATIENCE) == ()
@@ -118,7 +118,7 @@ def test_a_run_at_a_question_is_not_waited_for(saver: KeelSaver) -> None:
     stream.close()
 
 
-def test_a_graph_within_a_step_ends_with_it(saver: KeelSaver) -> None:
+def test_a_graph_invoked_in_a_step_drains_with_it(saver: KeelSaver) -> None:
     """Its saver does not refuse it, as it is part of the step, which runs again."""
     inner = five_steps(saver)
 
@@ -135,7 +135,7 @@ def test_a_graph_within_a_step_ends_with_it(saver: KeelSaver) -> None:
     ]
 
 
-def test_runs_of_tenants_drain_with_the_saver_that_views_come_from() -> None:
+def test_draining_a_saver_drains_runs_of_its_tenant_views() -> None:
     with MemorySaver(recoverable=True, tenants="required") as saver:
         acme = saver.for_tenant("acme")
         with pytest.raises(InvalidInput, match="drain the saver it was made from"):
@@ -152,7 +152,7 @@ def test_runs_of_tenants_drain_with_the_saver_that_views_come_from() -> None:
 
 
 @each_face
-async def test_a_run_that_begins_is_refused_and_leaves_nothing(saver: KeelSaver, face: str) -> None:
+async def test_a_new_run_on_a_draining_saver_is_refused(saver: KeelSaver, face: str) -> None:
     await run(face, graph(saver, ("ask", lambda state: {"log": [interrupt("?")]})), thread_id="asks")
     await saver.adrain()
     for given, name in ((INPUT, "new"), (Command(resume="yes"), "asks"), (None, "asks")):
@@ -162,7 +162,7 @@ async def test_a_run_that_begins_is_refused_and_leaves_nothing(saver: KeelSaver,
     assert [(await saver.astatus(name)).state for name in ("new", "asks")] == ["new", "waits"]
 
 
-async def test_a_run_that_waits_for_its_turn_is_refused() -> None:
+async def test_a_queued_run_on_a_draining_saver_is_refused() -> None:
     """Its input would replace the steps that the run before it has not finished."""
     with MemorySaver(recoverable=True, on_busy="wait") as saver:
         is_in, may_end = asyncio.Event(), asyncio.Event()
@@ -185,7 +185,9 @@ async def test_a_run_that_waits_for_its_turn_is_refused() -> None:
         assert (await saver.astatus("t")).next == ("b",)
 
 
-def test_what_takes_longer_is_told_and_goes_on(saver: KeelSaver, caplog: pytest.LogCaptureFixture) -> None:
+def test_runs_that_exceed_the_grace_time_are_reported_and_continue(
+    saver: KeelSaver, caplog: pytest.LogCaptureFixture
+) -> None:
     is_in, may_end, ended = Event(), Event(), Event()
 
     def held(state: Any) -> Any:
@@ -212,7 +214,7 @@ def test_what_takes_longer_is_told_and_goes_on(saver: KeelSaver, caplog: pytest.
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_notebook_runs_its_next_cell_after_an_interrupt(saver: KeelSaver) -> None:
+def test_a_notebook_cell_can_run_after_an_interrupt(saver: KeelSaver) -> None:
     """Cells run in a running loop, in the main thread."""
     made = graph(saver, sends(signal.SIGINT), say("b"))
 
@@ -233,7 +235,7 @@ def test_a_block_without_a_signal_changes_nothing(saver: KeelSaver) -> None:
     assert graph(saver, say("a")).invoke(INPUT, CONFIG) == {"log": ["a", "a"]}
 
 
-def test_the_error_of_the_program_leaves_the_block(saver: KeelSaver) -> None:
+def test_an_error_of_the_program_propagates(saver: KeelSaver) -> None:
     def fail() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         raise ZeroDivisionError
@@ -242,7 +244,7 @@ def test_the_error_of_the_program_leaves_the_block(saver: KeelSaver) -> None:
         fail()
 
 
-def test_the_handler_of_the_program_is_called_at_the_end(saver: KeelSaver) -> None:
+def test_the_programs_signal_handler_is_called_at_the_end(saver: KeelSaver) -> None:
     seen: list[int] = []
 
     def hear(number: int, frame: FrameType | None) -> None:
@@ -258,7 +260,7 @@ def test_the_handler_of_the_program_is_called_at_the_end(saver: KeelSaver) -> No
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_second_signal_does_what_it_did_before(saver: KeelSaver) -> None:
+def test_a_second_signal_has_its_previous_effect(saver: KeelSaver) -> None:
     def twice(state: Any) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
@@ -280,7 +282,7 @@ def test_an_ignored_signal_stays_ignored(saver: KeelSaver) -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_one_signal_drains_the_savers_of_all_blocks(saver: KeelSaver) -> None:
+def test_one_signal_drains_the_savers_of_all_nested_blocks(saver: KeelSaver) -> None:
     """The inner blocks leave the signal to the outer one."""
     with MemorySaver(recoverable=True) as other:
 
@@ -295,7 +297,7 @@ def test_one_signal_drains_the_savers_of_all_blocks(saver: KeelSaver) -> None:
         assert isinstance(exit.value.__context__, SaverDraining)
 
 
-def test_a_forked_process_ends_by_the_signal_itself(saver: KeelSaver) -> None:
+def test_a_forked_process_is_ended_by_the_signal(saver: KeelSaver) -> None:
     source, sink = os.pipe()
     with saver.draining():
         if (child := os.fork()) == 0:
@@ -309,7 +311,7 @@ def test_a_forked_process_ends_by_the_signal_itself(saver: KeelSaver) -> None:
     os.close(sink)
 
 
-def test_another_thread_is_told_what_to_do(saver: KeelSaver) -> None:
+def test_draining_in_another_thread_is_refused_with_advice(saver: KeelSaver) -> None:
     seen: list[Exception] = []
 
     def work() -> None:
@@ -325,7 +327,7 @@ def test_another_thread_is_told_what_to_do(saver: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize("grace", [-1, float("nan"), "30", None])
-def test_a_grace_that_is_no_time_is_refused(saver: KeelSaver, grace: Any) -> None:
+def test_an_invalid_grace_time_is_refused(saver: KeelSaver, grace: Any) -> None:
     for drain in (saver.draining, saver.drain):
         with pytest.raises(InvalidInput, match="grace must be a number of seconds"):
             drain(grace)

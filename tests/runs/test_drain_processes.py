@@ -83,7 +83,7 @@ def go_on(place: Place, threads: str, capfd: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(("program", "threads"), [("alone", "a"), ("threads", THREADS), ("asyncio", THREADS)])
-def test_a_program_ends_with_the_step(
+def test_a_program_ends_after_its_step(
     program: str, threads: str, place: Place, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with started(program, place) as child:
@@ -91,7 +91,7 @@ def test_a_program_ends_with_the_step(
     go_on(place, threads, capfd)
 
 
-def test_the_first_process_of_a_container_ends_with_the_step(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_first_process_of_a_container_ends_after_its_step(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
     """For PID 1 the kernel drops signals without a handler."""
     words = ["unshare", "--pid", "--fork"] if os.getuid() == 0 else ["unshare", "--user", "--pid", "--fork"]
     if not shutil.which("unshare") or subprocess.run([*words, "true"], check=False, capture_output=True).returncode:
@@ -106,7 +106,7 @@ def test_the_first_process_of_a_container_ends_with_the_step(place: Place, capfd
     # uvicorn raises the signal again after its shutdown, which ends the process by default. The block ends it with 0.
     [("uvicorn", (0, -signal.SIGTERM)), ("uvicorn in a block", (0,))],
 )
-def test_a_service_ends_with_the_step(
+def test_a_service_ends_after_its_step(
     program: str, statuses: tuple[int, ...], place: Place, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as free:

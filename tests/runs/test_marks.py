@@ -91,7 +91,7 @@ def two_steps(saver: KeelSaver, **options: Any) -> Any:
 # -- what status says of a run that is alive, and of a gate ------------------------------------------------------------
 
 
-def test_a_live_run_is_not_cut_off_for_another_saver(saver: KeelSaver, reader: KeelSaver) -> None:
+def test_another_saver_sees_a_live_run_as_running(saver: KeelSaver, reader: KeelSaver) -> None:
     seen: list[Any] = []
     graph(saver, say("a"), ("b", lambda state: seen.append(reader.status("t")))).invoke(
         GIVEN, CONFIG, durability="sync"
@@ -102,7 +102,7 @@ def test_a_live_run_is_not_cut_off_for_another_saver(saver: KeelSaver, reader: K
     assert f"is running in a process on {status.holder.partition('/')[0]} since {status.since}." in str(status)
 
 
-def test_a_gate_is_told_from_a_crash(saver: KeelSaver, reader: KeelSaver) -> None:
+def test_a_breakpoint_is_distinguished_from_a_crash(saver: KeelSaver, reader: KeelSaver) -> None:
     two_steps(saver, interrupt_before_nodes=["b"]).invoke(GIVEN, CONFIG)
     status = reader.status("t")
     assert (status.state, status.stopped, status.can_go_on) == ("stopped", "breakpoint", False)
@@ -113,7 +113,7 @@ def test_a_gate_is_told_from_a_crash(saver: KeelSaver, reader: KeelSaver) -> Non
 # -- what it costs -----------------------------------------------------------------------------------------------------
 
 
-def test_off_it_adds_no_byte_and_no_hook() -> None:
+def test_recoverable_off_adds_no_bytes_and_no_hook() -> None:
     with MemorySaver() as saver:
         two_steps(saver).invoke(GIVEN, CONFIG)
         assert saver.engine.session.hooks.find(Marks) is None
@@ -121,7 +121,7 @@ def test_off_it_adds_no_byte_and_no_hook() -> None:
         assert heartbeats(saver) == {}
 
 
-def test_on_it_adds_15_bytes_and_one_trip_to_the_first_put() -> None:
+def test_recoverable_adds_15_bytes_and_one_trip_to_the_first_put() -> None:
     def cost(**options: Any) -> tuple[int, list[int]]:
         with MemorySaver(provenance=False, **options) as saver:
             counter, trips = Counter(), []
@@ -138,7 +138,7 @@ def test_on_it_adds_15_bytes_and_one_trip_to_the_first_put() -> None:
 
 
 @pytest.mark.parametrize("about", [{}, {MARK: 1 << 63 | 7}, {MARK: 1 << 63 | 7, "x": 1}, {"x": {MARK: 1 << 63 | 7}}])
-def test_of_a_header_with_nothing_but_a_mark_nothing_is_decoded(about: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_with_only_a_mark_is_not_decoded(about: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     codec = Codec(KeelSerializer())
     body = pack_header(Header({"id": "1"}, {"source": "loop"}, {}, about), codec, Address("t"))
     header = UnreadHeader(Node(Address("t", "", "1"), None, 1, body, {}, None, False, False), codec)
@@ -154,7 +154,7 @@ def test_of_a_header_with_nothing_but_a_mark_nothing_is_decoded(about: Any, monk
     assert len(decoded) == (0 if about.keys() <= {MARK} else 1)
 
 
-def test_a_branch_for_each_conflict_is_refused_beside_it() -> None:
+def test_recoverable_with_on_conflict_fork_is_refused() -> None:
     with pytest.raises(InvalidInput, match="on_conflict='raise'"):
         MemorySaver(recoverable=True, on_conflict="fork")
 
@@ -173,7 +173,7 @@ def test_a_heartbeat_is_renewed_and_removed_at_close(path: Path, reader: KeelSav
     assert heartbeats(reader) == {}
 
 
-def test_a_heartbeat_that_was_removed_by_others_is_written_again(saver: KeelSaver, reader: KeelSaver) -> None:
+def test_a_heartbeat_removed_by_another_process_is_written_again(saver: KeelSaver, reader: KeelSaver) -> None:
     two_steps(saver).invoke(GIVEN, CONFIG)
     reader.engine.run(Cells(reader.engine.session, PROCESSES, None).clear())
     assert marks_of(saver).renew()
@@ -204,7 +204,7 @@ def test_an_idle_saver_removes_its_heartbeat_until_its_next_run(
 
 @pytest.mark.parametrize("face", ["sync", "async"])
 @pytest.mark.parametrize("waits_for", ["recover", "run_when_decided"])
-def test_a_worker_that_waits_is_seen(saver: KeelSaver, reader: KeelSaver, face: str, waits_for: str) -> None:
+def test_a_waiting_worker_has_a_heartbeat(saver: KeelSaver, reader: KeelSaver, face: str, waits_for: str) -> None:
     """Also before its first run, so that people see that decisions will be used."""
     workers: Any = {"recover": saver.recover, "run_when_decided": saver.approvals.run_when_decided}
     aworkers: Any = {"recover": saver.arecover, "run_when_decided": saver.approvals.arun_when_decided}
@@ -220,7 +220,7 @@ def test_a_worker_that_waits_is_seen(saver: KeelSaver, reader: KeelSaver, face: 
             marks_of(saver).renew()
 
 
-def test_a_forked_process_is_another_one(saver: KeelSaver, reader: KeelSaver) -> None:
+def test_a_forked_process_has_its_own_mark(saver: KeelSaver, reader: KeelSaver) -> None:
     two_steps(saver).invoke(GIVEN, CONFIG)
     ours = marks_of(saver).mark
     source, sink = os.pipe()
@@ -236,7 +236,7 @@ def test_a_forked_process_is_another_one(saver: KeelSaver, reader: KeelSaver) ->
     assert list(heartbeats(reader)) == [key_of(ours)]
 
 
-def test_a_sweep_removes_the_heartbeats_of_the_dead(saver: KeelSaver, reader: KeelSaver) -> None:
+def test_a_sweep_removes_heartbeats_of_dead_processes(saver: KeelSaver, reader: KeelSaver) -> None:
     two_steps(saver).invoke(GIVEN, CONFIG)
     (mine,) = heartbeats(reader).values()
     dead = replace(mine, holder="/".join([*mine.holder.split("/")[:-1], "1"]))
@@ -249,7 +249,7 @@ def test_a_sweep_removes_the_heartbeats_of_the_dead(saver: KeelSaver, reader: Ke
 # -- another machine ---------------------------------------------------------------------------------------------------
 
 
-def test_a_process_of_another_machine_is_watched_by_our_clock(saver: KeelSaver, reader: KeelSaver) -> None:
+def test_a_process_of_another_machine_is_judged_by_the_local_clock(saver: KeelSaver, reader: KeelSaver) -> None:
     """Its clock is ignored: the heartbeat is from tomorrow."""
     two_steps(saver, interrupt_before_nodes=["b"]).invoke(GIVEN, CONFIG)
     saver.engine.run(Cells(saver.engine.session, STOPS, "t").clear())  # as if it were still running
@@ -297,7 +297,7 @@ class Away(Tap):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_run_that_lost_its_store_is_cut_off_once_that_is_back(
+def test_a_run_that_lost_its_store_is_reported_as_cut_off(
     saver: KeelSaver, reader: KeelSaver, late: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     tap = Away(late)
@@ -324,7 +324,7 @@ def test_a_run_that_lost_its_store_is_cut_off_once_that_is_back(
     assert "as its run could not reach the store" in str(status)
 
 
-def test_what_asks_fails_or_ends_is_not_noted(saver: KeelSaver) -> None:
+def test_runs_that_ask_fail_or_end_write_no_stop_note(saver: KeelSaver) -> None:
     from langgraph.types import interrupt
 
     def fail(state: Any) -> None:
@@ -338,7 +338,7 @@ def test_what_asks_fails_or_ends_is_not_noted(saver: KeelSaver) -> None:
     assert [saver.status(name).state for name in ("ends", "asks", "fails")] == ["idle", "waits", "failed"]
 
 
-def test_a_run_that_resumed_and_was_cut_short_is_noted_where_it_began(saver: KeelSaver) -> None:
+def test_a_cancelled_resume_is_noted_at_its_first_checkpoint(saver: KeelSaver) -> None:
     def leave(state: Any) -> None:
         raise KeyboardInterrupt
 
@@ -353,7 +353,7 @@ def test_a_run_that_resumed_and_was_cut_short_is_noted_where_it_began(saver: Kee
     assert saver.status("t").stopped == "cancelled"
 
 
-def test_an_error_that_no_step_has_stored_is_noted(saver: KeelSaver) -> None:
+def test_an_error_that_is_not_stored_is_noted(saver: KeelSaver) -> None:
     def die(state: Any) -> None:
         raise Killed
 
@@ -362,7 +362,7 @@ def test_an_error_that_no_step_has_stored_is_noted(saver: KeelSaver) -> None:
     assert saver.status("t").stopped == "failed"
 
 
-def test_a_note_does_not_speak_for_a_run_that_has_the_thread_by_now(saver: KeelSaver, reader: KeelSaver) -> None:
+def test_a_stop_note_is_refused_while_another_run_has_the_thread(saver: KeelSaver, reader: KeelSaver) -> None:
     seen: list[bool] = []
 
     def late(state: Any) -> None:
@@ -375,12 +375,12 @@ def test_a_note_does_not_speak_for_a_run_that_has_the_thread_by_now(saver: KeelS
     assert seen == [False]
 
 
-def test_a_put_by_a_program_is_run_by_nobody(saver: KeelSaver) -> None:
+def test_a_put_outside_a_run_has_no_process(saver: KeelSaver) -> None:
     saver.put(config_for("t"), checkpoint_of("1", {"branch:to:b": None}), {"source": "loop", "step": 1}, {})
     assert mark_of_head(saver) == NOBODY
 
 
-def test_a_thread_that_moved_on_while_it_was_judged_is_judged_again(saver: KeelSaver, reader: KeelSaver) -> None:
+def test_status_is_computed_again_if_the_thread_changes(saver: KeelSaver, reader: KeelSaver) -> None:
     """After the first read, its process stores a checkpoint, stops at a gate, ends."""
     made = two_steps(saver, interrupt_before_nodes=["a"])
     made.invoke(GIVEN, CONFIG)
@@ -402,7 +402,7 @@ def test_a_thread_that_moved_on_while_it_was_judged_is_judged_again(saver: KeelS
 
 
 @pytest.mark.parametrize(("recoverable", "most"), [(False, 3), (True, 4)])
-def test_unfinished_reads_by_the_index_and_not_thread_by_thread(path: Path, recoverable: bool, most: int) -> None:
+def test_unfinished_reads_latest_checkpoints_in_pages(path: Path, recoverable: bool, most: int) -> None:
     """Latest checkpoints are read in pages; the other records, thread by thread.
 
     These are the claim, the ledger and the origin of the thread.
@@ -421,7 +421,7 @@ def test_unfinished_reads_by_the_index_and_not_thread_by_thread(path: Path, reco
     assert trips(25) - few == most * 20
 
 
-def test_unfinished_lists_statuses_in_one_order(saver: KeelSaver) -> None:
+def test_unfinished_lists_the_most_recent_thread_first(saver: KeelSaver) -> None:
     from langgraph.types import interrupt
 
     names = ["1", "2", "3", "4"]

@@ -48,7 +48,7 @@ def texts(graph: Any) -> list[str]:
 
 
 @each_face
-async def test_all_that_speak_at_once_are_heard_once(saver: KeelSaver, face: str) -> None:
+async def test_each_of_several_concurrent_inputs_is_processed_once(saver: KeelSaver, face: str) -> None:
     graph, names = graph_of(saver), [f"message {number}" for number in range(5)]
     graph.invoke(said("hello"), CONFIG)
     results = await asyncio.gather(*(retry(saver, face, graph, said(name)) for name in names))
@@ -74,7 +74,7 @@ class Gate:
         return type(self.saver).put(self.saver, *given)
 
 
-async def test_losers_run_in_the_order_in_which_they_lost(saver: KeelSaver) -> None:
+async def test_refused_runs_are_retried_in_order(saver: KeelSaver) -> None:
     started, may_end = Event(), Event()
 
     def slow(state: MessagesState) -> dict[str, Any]:
@@ -102,7 +102,7 @@ async def test_losers_run_in_the_order_in_which_they_lost(saver: KeelSaver) -> N
 
 
 @pytest.mark.parametrize("number", [2, 3])
-async def test_an_input_that_no_node_saw_is_given_again(saver: KeelSaver, number: int) -> None:
+async def test_an_input_replaced_before_its_first_step_is_passed_again(saver: KeelSaver, number: int) -> None:
     """The run is overtaken after it stored its input.
 
     New input replaces that input before its first step.
@@ -137,7 +137,7 @@ def rival_of(saver: KeelSaver, runs: list[int], others: int) -> Callable[..., An
 
 
 @each_face
-async def test_it_is_bounded_and_the_input_is_never_given_twice(saver: KeelSaver, face: str) -> None:
+async def test_retries_are_bounded_and_never_repeat_the_input(saver: KeelSaver, face: str) -> None:
     runs: list[int] = []
     graph = graph_of(saver, rival_of(saver, runs, 1))
     result = await retry(saver, face, graph, said("hello"), durability="sync")
@@ -150,7 +150,7 @@ async def test_it_is_bounded_and_the_input_is_never_given_twice(saver: KeelSaver
     assert texts(graph).count("again") == 0
 
 
-async def test_it_does_not_replace_a_question_to_a_person() -> None:
+async def test_a_retry_does_not_replace_a_question() -> None:
     with MemorySaver() as saver:
 
         def ask(state: MessagesState) -> Any:
@@ -166,7 +166,7 @@ async def test_it_does_not_replace_a_question_to_a_person() -> None:
         assert graph_of(saver, ask).get_state(CONFIG).interrupts
 
 
-async def test_it_does_not_wait_for_ever_for_a_run_that_has_died() -> None:
+async def test_a_retry_does_not_wait_forever_for_a_dead_run() -> None:
     with MemorySaver() as saver:
 
         def fail(state: MessagesState) -> Any:
@@ -182,7 +182,7 @@ async def test_it_does_not_wait_for_ever_for_a_run_that_has_died() -> None:
         assert "had not finished" in str(caught.value.__notes__)
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with MemorySaver() as saver, MemorySaver() as other:
         graph = graph_of(saver)
         for bad in ({"attempts": 0}, {"attempts": True}, {"timeout": -1}, {"timeout": "1"}):

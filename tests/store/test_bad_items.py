@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
-from langgraph.store.base import BaseStore, InvalidNamespaceError, ListNamespacesOp, MatchCondition, PutOp, SearchOp
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    InvalidNamespaceError,
+    ListNamespacesOp,
+    MatchCondition,
+    PutOp,
+    SearchOp,
+)
 from support.savers import each_backend, each_face
 from support.store.opened import Asked, opened
 
-from langgraph_keel import InvalidInput, MemorySaver
+from langgraph_keel import CorruptStore, InvalidInput, MemorySaver
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.tables import Cells
+from langgraph_keel.store import items
+from langgraph_keel.store.records import ITEMS, StoredItem, cell_key
 
 ODD = ["%", "_", "\\", "*", "a", "A", "a%", "a_", "ab", "a\n", "ä", "\ud800", "x" * 10_000, "'; --", "0" * 32, "\x1f"]
 """Labels that a store could take for a pattern, another label or its prefix."""
@@ -46,7 +61,9 @@ JSON: list[dict[str, Any]] = [
 
 @each_backend
 @each_face
-def test_no_label_is_taken_for_another(backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_similar_namespace_labels_are_distinct(
+    backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     around = [((), ()), (("a",), ()), (("a", "b"), ()), (("a", "b"), ("c",))]
     namespaces: list[tuple[str, ...]] = [(*before, label, *after) for before, after in around for label in ODD]
     with opened(backend, tmp_path, request) as place:
@@ -86,7 +103,7 @@ def test_any_text_is_a_key(backend: str, face: str, tmp_path: Path, request: pyt
 
 @each_backend
 @each_face
-def test_what_is_refused_leaves_nothing(
+def test_a_refused_batch_stores_nothing(
     backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     with opened(backend, tmp_path, request) as place:
@@ -125,7 +142,7 @@ def test_what_is_refused_leaves_nothing(
 
 @each_backend
 @each_face
-def test_json_is_read_back_as_it_was_put(
+def test_json_values_are_read_back_unchanged(
     backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     with opened(backend, tmp_path, request) as place:
@@ -142,9 +159,7 @@ def test_json_is_read_back_as_it_was_put(
 
 
 @each_backend
-def test_what_a_program_changes_afterwards_is_not_stored(
-    backend: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_later_changes_to_a_value_are_not_stored(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     with opened(backend, tmp_path, request) as place:
         store, value = place.open().store(), {"list": [1], "dict": {"a": 1}}
         store.put(("a",), "k", value)
@@ -187,7 +202,7 @@ FOUND: list[tuple[Any, str]] = [
 
 @each_backend
 @each_face
-def test_filters_on_what_is_missing_or_of_another_type(
+def test_filters_on_missing_fields_and_other_types(
     backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     values: dict[str, dict[str, Any]] = {
@@ -215,7 +230,7 @@ class Noted(TypedDict):
 
 @each_backend
 @each_face
-def test_what_a_run_has_put_stays_when_its_thread_is_deleted(
+def test_items_of_a_run_survive_the_deletion_of_its_thread(
     backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     def remember(state: Noted, *, store: BaseStore) -> dict[str, Any]:
@@ -234,8 +249,63 @@ def test_what_a_run_has_put_stays_when_its_thread_is_deleted(
         assert Asked(place.open().store(), face).get(("memories", "ada"), "seat").value == {"text": "window"}
 
 
-def test_a_configuration_that_is_none_is_refused() -> None:
+def test_an_invalid_ttl_configuration_is_refused() -> None:
     with MemorySaver() as saver:
         for ttl in ("1", {"minutes": 1}, {"default_ttl": 0}, {"omit_expired": False}):
             with pytest.raises(InvalidInput, match="ttl"):
                 saver.store(ttl=ttl)  # type: ignore[arg-type]
+
+
+@each_backend
+@each_face
+def test_a_damaged_item_is_skipped_by_searches_and_can_be_deleted(
+    backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = cell_key(("a", "damaged"), "k")
+    with opened(backend, tmp_path, request) as place:
+        saver = place.open()
+        store, engine, shelf = Asked(saver.store(), face), saver.engine, Shelf(None, ITEMS.kind)
+        engine.run(
+            engine.session.store.swap_cell(shelf, key, None, Cell("x", engine.session.codec.encode([5]), rank=1))
+        )
+        store.batch([PutOp(("a", "b"), "k", {"n": 1})])
+        for query in (None, {"n": 1}):
+            assert [item.key for item in store.search(("a",), filter=query)] == ["k"]
+        assert "a search skips an item: an item of the store" in caplog.text
+        assert store.list_namespaces() == [("a", "b")]
+        for op in (GetOp(("a", "damaged"), "k"), PutOp(("a", "damaged"), "k", {"n": 2})):
+            with pytest.raises(CorruptStore, match="an item of the store"):
+                store.batch([op])
+        store.batch([PutOp(("a", "damaged"), "k", None)])
+        store.batch([PutOp(("a", "damaged"), "k", {"n": 2})])
+        assert store.get(("a", "damaged"), "k").value == {"n": 2}
+
+
+def test_a_list_of_namespaces_survives_a_concurrent_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemorySaver().store()
+    for key in ("first", "second"):
+        store.put(("a", "b"), key, {"n": 1})
+    first = min(cell_key(("a", "b"), each) for each in ("first", "second"))
+    read = Cells.read_raw
+
+    def read_after_a_deletion(cells: Cells[StoredItem], keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
+        found = yield from read(cells, keys)
+        yield from cells.remove({key: cell.token for key, cell in found.items() if key == first})
+        return {key: cell for key, cell in found.items() if key != first}
+
+    monkeypatch.setattr(items, "_HASHED", {})  # private: another process has listed nothing
+    monkeypatch.setattr(Cells, "read_raw", read_after_a_deletion)
+    assert store.list_namespaces() == [("a", "b")]
+
+
+def test_the_text_of_a_message_is_accepted_everywhere() -> None:
+    """`message.text` is of a subclass of `str`."""
+    said = HumanMessage("hi").text
+    assert type(said) is not str
+    with MemorySaver() as saver:
+        saver.store().put((said,), said, {said: [said]}, owner=said)
+        saver.store().update((said,), said, lambda value: {**(value or {}), "more": said})
+        (item,) = saver.store().search(("hi",), filter={"more": said})
+        assert (item.namespace, item.key, item.value) == (("hi",), "hi", {"hi": ["hi"], "more": "hi"})
+        assert {*map(type, (*item.namespace, item.key, *item.value))} == {str}
+        assert saver.retention.erase("hi", what="data").items == 1

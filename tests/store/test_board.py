@@ -107,7 +107,7 @@ def test_update_creates_changes_and_deletes(place: Place, face: str) -> None:
         assert board.get(NS, "x") is None
 
 
-def test_an_update_is_made_again_on_what_a_quicker_writer_has_stored(saver: KeelSaver, board: KeelStore) -> None:
+def test_an_update_is_retried_after_a_concurrent_change(saver: KeelSaver, board: KeelStore) -> None:
     other, seen = saver.store(), []
 
     def add(value: Any) -> Any:
@@ -124,7 +124,7 @@ def test_an_update_is_made_again_on_what_a_quicker_writer_has_stored(saver: Keel
     assert value_of(board) == {"n": 1}
 
 
-def test_the_function_has_a_copy_and_the_caller_too(board: KeelStore) -> None:
+def test_update_passes_and_returns_copies(board: KeelStore) -> None:
     board.put(NS, "x", {"list": [1]})
 
     def fail(value: Any) -> Any:
@@ -151,7 +151,7 @@ def test_a_value_that_is_not_json_is_refused(board: KeelStore, bad: Any) -> None
     assert value_of(board) == {"n": 1}
 
 
-def test_an_update_renews_the_time_to_live_of_the_item(saver: KeelSaver) -> None:
+def test_an_update_renews_the_ttl_of_the_item(saver: KeelSaver) -> None:
     board = saver.store(ttl={"default_ttl": 10})
     now = [datetime.now(UTC)]
     object.__setattr__(saver.engine.session, "clock", lambda: now[0])
@@ -172,7 +172,7 @@ def test_an_update_renews_the_time_to_live_of_the_item(saver: KeelSaver) -> None
 
 
 @each_face
-def test_one_holder_at_a_time(place: Place, face: str) -> None:
+def test_a_lock_has_one_holder_at_a_time(place: Place, face: str) -> None:
     with place.open() as saver, place.open() as another:
         board, other = saver.store(), another.store()
 
@@ -237,7 +237,7 @@ def taken_over(other: KeelStore, clock: Clock, ttl: float = 30.0) -> Any:
 
 
 @each_face
-def test_an_item_refuses_a_fence_that_is_too_low(place: Place, face: str) -> None:
+def test_an_item_refuses_an_outdated_fence(place: Place, face: str) -> None:
     """The first holder does not know that time has passed; only the item refuses it."""
     with place.open() as saver, place.open() as another:
         (board, _), (other, clock) = store_of(saver), store_of(another)
@@ -258,7 +258,7 @@ def test_an_item_refuses_a_fence_that_is_too_low(place: Place, face: str) -> Non
         assert value_of(board) == {"by": "no lock at all"}
 
 
-def test_a_holder_that_is_taken_over_between_its_read_and_its_write_is_refused(saver: KeelSaver) -> None:
+def test_a_holder_replaced_between_its_read_and_write_is_refused(saver: KeelSaver) -> None:
     (board, _), (other, clock) = store_of(saver), store_of(saver)
     called = []
 
@@ -275,7 +275,7 @@ def test_a_holder_that_is_taken_over_between_its_read_and_its_write_is_refused(s
     assert value_of(board) == {"by": "other"}
 
 
-def test_a_holder_that_was_stopped_asks_before_it_writes(saver: KeelSaver, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_paused_holder_checks_its_lock_before_it_writes(saver: KeelSaver, caplog: pytest.LogCaptureFixture) -> None:
     """The next holder has written nothing yet, so no item has its fence."""
     (board, time), (other, clock) = store_of(saver), store_of(saver)
     with board.lock("desk") as late:
@@ -311,7 +311,7 @@ def test_a_held_lock_is_renewed(board: KeelStore, saver: KeelSaver) -> None:
         lock.put(NS, "x", {})
 
 
-def test_the_lock_of_a_dead_process_is_free_at_once(place: Place) -> None:
+def test_the_lock_of_a_dead_process_is_free_immediately(place: Place) -> None:
     def die() -> None:
         with place.open() as saver, saver.store().lock("desk", ttl=10_000):
             os._exit(7)
@@ -339,9 +339,7 @@ def test_a_forked_process_renews_its_own_locks(place: Place) -> None:
             assert exit_code(forked(renew)) == 0
 
 
-def test_a_store_that_is_away_leaves_the_lock_to_its_time_to_live(
-    saver: KeelSaver, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lock_that_cannot_be_released_expires(saver: KeelSaver, caplog: pytest.LogCaptureFixture) -> None:
     """The work of the block is done, so its end raises no error."""
     away: list[bool] = []
 
@@ -362,7 +360,7 @@ def test_a_store_that_is_away_leaves_the_lock_to_its_time_to_live(
 
 
 @pytest.mark.parametrize("place", ["sqlite", "files"], indirect=True)
-async def test_nothing_of_the_board_blocks_the_loop(place: Place) -> None:
+async def test_async_board_operations_do_not_block_the_loop(place: Place) -> None:
     """A fixture in `tests/conftest.py` watches asynchronous tests for blocking calls."""
     saver = await asyncio.to_thread(place.open)
     board = saver.store()
@@ -375,7 +373,7 @@ async def test_nothing_of_the_board_blocks_the_loop(place: Place) -> None:
     await saver.aclose()
 
 
-def test_a_lock_is_written_under_while_it_is_held_only(board: KeelStore) -> None:
+def test_writes_under_a_lock_require_that_it_is_held(board: KeelStore) -> None:
     lock = board.lock("desk")
     with pytest.raises(InvalidInput, match="not held"):
         lock.put(NS, "x", {})
@@ -395,7 +393,7 @@ def test_arguments_of_a_lock_are_checked(board: KeelStore, given: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.b", "%", "x" * 10_000, "\0", "\ud800", "Desk", "desk "])
-def test_any_name_is_another_lock(saver: KeelSaver, name: str) -> None:
+def test_locks_with_different_names_are_independent(saver: KeelSaver, name: str) -> None:
     with MemorySaver(encryption=HIDING) as sealed:
         for board in (saver.store(), sealed.store()):
             with board.lock("desk"), board.lock(name, timeout=0) as lock:
@@ -416,7 +414,7 @@ def test_names_of_locks_are_hidden(tmp_path: Path) -> None:
         assert b"desk" not in data
 
 
-def test_tenants_have_locks_of_their_own(saver: KeelSaver) -> None:
+def test_tenants_have_separate_locks(saver: KeelSaver) -> None:
     with saver.store().lock("desk"), saver.for_tenant("acme").store().lock("desk", timeout=0) as lock:
         assert lock.fence == 1
 
@@ -434,7 +432,7 @@ def test_a_copy_of_the_store_has_the_fences(saver: KeelSaver) -> None:
         assert value_of(target.store()) == {"fence": 4}
 
 
-def test_errors_travel_between_processes() -> None:
+def test_lock_errors_can_be_pickled() -> None:
     for error in (LockLost("desk", 3, 4), LockTaken("desk", "host/machine/7/1", "now")):
         again = pickle.loads(pickle.dumps(error))
         assert (str(again), vars(again)) == (str(error), vars(error))
@@ -458,7 +456,7 @@ def seen(changes: Sequence[ItemChange]) -> list[tuple[Any, ...]]:
 
 
 @each_face
-def test_a_watch_tells_changes_and_deletions(place: Place, face: str) -> None:
+def test_a_watch_yields_changes_and_deletions(place: Place, face: str) -> None:
     with place.open() as saver:
         board = saver.store()
         board.put(("elsewhere",), "x", {"n": 0})
@@ -483,7 +481,7 @@ def test_a_watch_tells_changes_and_deletions(place: Place, face: str) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
-def test_a_watch_is_of_all_below_a_namespace_and_nothing_else(depth: int) -> None:
+def test_a_watch_covers_exactly_its_namespace_and_those_below(depth: int) -> None:
     """Also in a store without narrowing, because it may contain plain text."""
     place, keys = ("a", "b", "c", "d"), Keyring(KEY, migrate=True)
     for bare in (MemorySaver(), MemorySaver(encryption=keys)):
@@ -504,17 +502,22 @@ def test_a_watch_is_of_all_below_a_namespace_and_nothing_else(depth: int) -> Non
         bare.close()
 
 
-def test_a_watch_continues_after_each_change(board: KeelStore) -> None:
+def test_a_watch_repeats_the_change_that_was_being_handled(board: KeelStore) -> None:
     for number in range(20):
         board.put(NS, f"k{number}", {"n": number})
     feed, cursors = board.watch(NS, timeout=0), []
     for _ in feed:
         cursors.append(feed.cursor)
     for number, cursor in enumerate(cursors):
-        assert [n for _, n in seen(look(board, cursor)[0])] == [*range(number + 1, 20)]
+        assert {n for _, n in seen(look(board, cursor)[0])} == {*range(number, 20)}
+    assert look(board, feed.cursor)[0] == []
+    for number in range(20):
+        board.delete(NS, f"k{number}")
+    # A follower that handled a change and was killed is told that the item is gone, though it never knew a version.
+    assert look(board, cursors[7])[0] == [ItemChange(NS, f"k{number}", None) for number in range(8)]
 
 
-def test_an_item_that_has_expired_is_told_as_deleted(saver: KeelSaver) -> None:
+def test_an_expired_item_is_yielded_as_deleted(saver: KeelSaver) -> None:
     now, board = [datetime.now(UTC)], saver.store()
     object.__setattr__(saver.engine.session, "clock", lambda: now[0])
     board.put(NS, "x", {"n": 1}, ttl=1)
@@ -528,7 +531,7 @@ def test_an_item_that_has_expired_is_told_as_deleted(saver: KeelSaver) -> None:
     assert look(board)[0] == []
 
 
-def test_too_many_items_are_refused(board: KeelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_of_too_many_items_is_refused(board: KeelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "MOST", 3)
     for number in range(3):
         board.put((*NS, str(number)), "x", {"n": number})
@@ -542,7 +545,7 @@ def test_too_many_items_are_refused(board: KeelStore, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "since", ["", "7", "null", "{}", "[]", '[1,["board"]]', '[1,["board"],[[[],7,"t"]]]', '[1,["board"],[["",[],"t"]]]']
 )
-def test_what_is_no_cursor_is_refused(board: KeelStore, since: str) -> None:
+def test_invalid_cursors_are_refused(board: KeelStore, since: str) -> None:
     with pytest.raises(InvalidInput, match="cursor"):
         board.watch(NS, since)
 
@@ -575,7 +578,7 @@ def counting(saver: KeelSaver) -> tuple[KeelSaver, Callable[[], int]]:
     return with_engine(saver, saver.engine.with_drivers(Driver())), count
 
 
-def test_round_trips(place: Place) -> None:
+def test_round_trips_of_board_operations(place: Place) -> None:
     with place.open() as bare:
         saver, count = counting(bare)
         board = saver.store()

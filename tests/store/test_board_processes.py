@@ -23,7 +23,7 @@ LIMIT = 60.0
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_no_update_is_lost(place: Place) -> None:
+def test_concurrent_processes_lose_no_update(place: Place) -> None:
     processes, rounds = sized(2, 4, 8), sized(10, 100, 1000)
     with place.open() as saver:
         saver.setup()
@@ -37,7 +37,7 @@ def test_no_update_is_lost(place: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_holder_that_is_stopped_past_its_lease_is_refused(place: Place) -> None:
+def test_a_holder_paused_beyond_its_lease_is_refused(place: Place) -> None:
     rounds = sized(1, 3, 50)
     with place.open() as saver:
         saver.setup()
@@ -80,7 +80,7 @@ def go_on(child: int, ours: Any, fence: int) -> None:
 @pytest.mark.slow
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
-def test_followers_that_are_killed_see_the_last_value_and_each_deletion(place: Place, tmp_path: Path) -> None:
+def test_killed_followers_see_the_last_value_and_each_deletion(place: Place, tmp_path: Path) -> None:
     """Four writers, and four followers that continue from their cursors."""
     kills, random, ctx = sized(2, 8, 200), Random(7), multiprocessing.get_context("fork")
     with place.open() as saver:

@@ -54,13 +54,13 @@ def check_works(place: Place) -> None:
 
 
 @on_tables
-def test_it_is_carried_over_when_it_is_opened(earlier: Place) -> None:
+def test_an_earlier_store_is_upgraded_when_opened(earlier: Place) -> None:
     check_works(earlier)
     check_works(earlier)
 
 
 @on_tables
-def test_several_that_open_it_at_once(earlier: Place) -> None:
+def test_several_savers_open_an_earlier_store_concurrently(earlier: Place) -> None:
     savers = [earlier.open() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         assert [*pool.map(lambda saver: value_of(saver, "t"), savers)] == [1] * 4
@@ -71,14 +71,14 @@ def test_several_that_open_it_at_once(earlier: Place) -> None:
 
 @on_tables
 @pytest.mark.parametrize("options", [{"read_only": True}, {"auto_setup": False}], ids=["read only", "no setup"])
-def test_who_may_not_carry_it_over_is_told(earlier: Place, options: dict[str, bool]) -> None:
+def test_a_saver_that_may_not_upgrade_raises_not_set_up(earlier: Place, options: dict[str, bool]) -> None:
     with pytest.raises(NotSetUp), earlier.open(**options) as saver:
         value_of(saver, "t")
     check_works(earlier)
 
 
 @on_tables
-def test_the_command_carries_it_over(earlier: Place) -> None:
+def test_keel_schema_upgrade_upgrades_an_earlier_store(earlier: Place) -> None:
     keel("schema", "--upgrade", "--url", earlier.url)
     with earlier.open(auto_setup=False) as saver:
         assert value_of(saver, "t") == 1
@@ -86,7 +86,7 @@ def test_the_command_carries_it_over(earlier: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
-def test_the_command_prints_what_somebody_else_may_run(earlier: Place) -> None:
+def test_keel_schema_upgrade_prints_the_statements(earlier: Place) -> None:
     change(earlier, keel("schema", "--upgrade", "--print", "--url", earlier.url).stdout)
     with earlier.open(auto_setup=False) as saver:
         assert value_of(saver, "t") == 1
@@ -94,7 +94,7 @@ def test_the_command_prints_what_somebody_else_may_run(earlier: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_an_index_that_was_dropped_is_made_again(place: Place) -> None:
+def test_a_dropped_index_is_created_again(place: Place) -> None:
     with place.open() as saver:
         saver.labels.set(put(saver, "t", 1), "first")
     change(place, "DROP INDEX cells_by_rank")

@@ -82,7 +82,7 @@ SEEN = ["first 1", "second 2", "in 2", "sent 2", "sent 2", "ask 4"]
 @each_backend
 @each_face
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_a_run_sees_the_channel_and_the_store_does_not(
+async def test_an_ephemeral_channel_is_visible_in_a_run_but_not_stored(
     store: Any, backend: str, face: str, durability: Any
 ) -> None:
     with store.open(ephemeral=["scratch"]) as saver, store.open() as plain:
@@ -107,7 +107,7 @@ async def test_a_run_sees_the_channel_and_the_store_does_not(
 
 @each_backend
 @each_face
-async def test_an_answer_comes_when_the_channel_is_gone(store: Any, backend: str, face: str) -> None:
+async def test_a_resume_starts_with_an_empty_ephemeral_channel(store: Any, backend: str, face: str) -> None:
     with store.open(ephemeral=["scratch"]) as saver:
         agent, thread = graph(saver), config("t")
         await run(face, agent, {"scratch": [SECRET], "asks": True}, thread)
@@ -131,7 +131,7 @@ class Told(Hook):
 
 
 @each_backend
-def test_a_task_that_has_ended_is_not_run_again_after_a_crash(store: Any, backend: str) -> None:
+def test_a_finished_task_is_not_repeated_after_a_crash(store: Any, backend: str) -> None:
     """The pitfall on the page: its writes to the channel are lost, the others are not."""
     ran, told = list[str](), Told()
 
@@ -158,7 +158,7 @@ def test_a_task_that_has_ended_is_not_run_again_after_a_crash(store: Any, backen
         assert ran.count("good") == 1
 
 
-def test_a_task_that_wrote_nothing_else_counts_as_done() -> None:
+def test_a_task_that_wrote_only_ephemeral_channels_counts_as_done() -> None:
     with MemorySaver(ephemeral={"scratch"}) as saver:
         place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}}
         checkpoint: Any = {"v": 4, "id": "1", "ts": "2026", "channel_values": {"scratch": 1, "n": 2}}
@@ -175,7 +175,7 @@ def test_a_task_that_wrote_nothing_else_counts_as_done() -> None:
         assert found.pending_writes == [("task", NO_WRITES, None)]
 
 
-def test_tenants_have_no_such_channels_either() -> None:
+def test_ephemeral_channels_of_a_tenant_are_not_stored() -> None:
     with MemorySaver(ephemeral=["scratch"]) as saver:
         agent = graph(saver.for_tenant("acme"))
         agent.invoke({"scratch": [SECRET], "asks": False}, config("t"))
@@ -183,12 +183,12 @@ def test_tenants_have_no_such_channels_either() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "__start__", "__pregel_tasks", "__interrupt__", "branch:to:a", "join:a+b:c"])
-def test_a_name_that_is_no_channel_of_a_state_is_refused(name: str) -> None:
+def test_reserved_channel_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match=f"ephemeral names '{name.replace('+', '.')}'"):
         MemorySaver(ephemeral=["scratch", name])
 
 
 @pytest.mark.parametrize("names", ["scratch", [1], None, b"scratch", 7])
-def test_something_else_than_names_is_refused(names: Any) -> None:
+def test_ephemeral_must_be_a_list_of_names(names: Any) -> None:
     with pytest.raises(InvalidInput, match="ephemeral must be a list of names of channels"):
         MemorySaver(ephemeral=names)

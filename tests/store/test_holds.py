@@ -58,7 +58,7 @@ def prepare(saver: Any) -> None:
 
 @each_backend
 @each_face
-async def test_nothing_of_a_person_on_hold_is_removed_until_the_release(store: Any, backend: str, face: str) -> None:
+async def test_data_of_a_person_on_hold_is_kept_until_the_release(store: Any, backend: str, face: str) -> None:
     with store.open() as saver:
         await to_thread(prepare, saver)
         keep, run = saver.retention, {"run_id": "run 1", "thread_id": "of ann", "user_id": "ann"}
@@ -113,9 +113,7 @@ def _last_of(saver: Any) -> tuple[Any, Any, Any]:
 
 
 @each_backend
-def test_items_that_have_expired_stay_while_their_person_is_on_hold(
-    store: Any, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expired_items_of_a_person_on_hold_are_kept(store: Any, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with store.open() as saver:
         notes = saver.store()
         for owner in ("ann", "bob"):
@@ -129,7 +127,7 @@ def test_items_that_have_expired_stay_while_their_person_is_on_hold(
 
 
 @each_backend
-def test_a_put_pays_nothing_for_holds_and_a_removal_one_trip(store: Any, backend: str) -> None:
+def test_holds_add_one_trip_to_a_removal_and_none_to_a_put(store: Any, backend: str) -> None:
     with store.open() as saver:
         say(saver, "t", "ann")
         counter = Counter()
@@ -146,7 +144,7 @@ def test_a_put_pays_nothing_for_holds_and_a_removal_one_trip(store: Any, backend
 
 
 @pytest.mark.parametrize("hidden", [False, True])
-def test_holds_have_reasons_of_their_own(tmp_path: Path, hidden: bool) -> None:
+def test_each_hold_has_its_own_reason(tmp_path: Path, hidden: bool) -> None:
     keyring = Keyring(LocalKey("k1", bytes(range(32))), hide_names=True) if hidden else None
     with SqliteSaver(tmp_path / "keel.db", encryption=keyring) as saver:
         keep = saver.retention
@@ -181,7 +179,7 @@ def test_holds_have_reasons_of_their_own(tmp_path: Path, hidden: bool) -> None:
         ("ann", {"reason": CASE, "by": "keel:x"}, "by must name"),
     ],
 )
-def test_a_hold_that_says_too_little_is_refused(user: Any, options: Any, told: str) -> None:
+def test_a_hold_without_a_user_reason_or_author_is_refused(user: Any, options: Any, told: str) -> None:
     with MemorySaver() as saver:
         with pytest.raises(InvalidInput, match=told):
             saver.retention.hold(user, **options)
@@ -190,7 +188,7 @@ def test_a_hold_that_says_too_little_is_refused(user: Any, options: Any, told: s
 
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("verb", ["hold", "release"])
-def test_what_was_cut_off_is_repeated_and_makes_one_event(verb: str, lost: bool) -> None:
+def test_a_repeated_hold_or_release_makes_one_event(verb: str, lost: bool) -> None:
     given = {"hold": {"reason": CASE, "by": BOSS}, "release": {"by": BOSS}}
     for at in range(20):
         with MemorySaver() as saver:
@@ -212,7 +210,7 @@ def test_what_was_cut_off_is_repeated_and_makes_one_event(verb: str, lost: bool)
             assert saver.approvals.verify_audit().ok
 
 
-def test_a_tenant_with_a_person_on_hold_stays() -> None:
+def test_a_tenant_with_a_person_on_hold_cannot_be_deleted() -> None:
     with MemorySaver() as saver:
         theirs = saver.for_tenant("acme")
         say(theirs, "t", "ann")
@@ -226,7 +224,7 @@ def test_a_tenant_with_a_person_on_hold_stays() -> None:
         assert saver.tenants.delete("acme").complete
 
 
-def test_the_background_thread_of_a_saver_leaves_the_threads_of_a_person_on_hold(tmp_path: Path) -> None:
+def test_upkeep_keeps_threads_of_a_person_on_hold(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         saver.retention.hold("ann", reason=CASE, by=BOSS)
     with SqliteSaver(tmp_path / "keel.db", keep_last=1, upkeep_every=1000) as saver:
@@ -244,7 +242,7 @@ def test_a_hold_is_copied_with_a_store(tmp_path: Path) -> None:
         assert target.retention.holds() == [hold]
 
 
-def test_the_command_holds_lists_and_releases(tmp_path: Path) -> None:
+def test_keel_hold(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(url) as saver:
         say(saver, "t", "ann")

@@ -116,7 +116,7 @@ TAKEN = [(backend, face) for backend in sized(["memory"], ["memory", "sqlite"], 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("backend", "face"), TAKEN)
-def test_what_a_store_returns_is_what_the_model_returns(
+def test_random_operations_match_the_model(
     backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     with opened(backend, tmp_path, request) as place:

@@ -104,7 +104,7 @@ def found(saver: Any, mark: str) -> bool:
 
 @each_face
 @pytest.mark.parametrize("what", ["data", "threads"])
-async def test_one_part_goes_and_the_other_stays(saver: Any, face: str, what: str) -> None:
+async def test_erase_removes_items_or_threads_as_requested(saver: Any, face: str, what: str) -> None:
     ada, said, noted, bob = (f"zq{token_hex(8)}" for _ in range(4))
     await live(saver, face, bob, f"{bob}-said", f"{bob}-noted")
     of_bob = await to_thread(held, saver)
@@ -140,7 +140,7 @@ async def test_one_part_goes_and_the_other_stays(saver: Any, face: str, what: st
 
 @each_backend
 @each_face
-async def test_whose_an_item_is(store: Any, backend: str, face: str) -> None:
+async def test_the_owner_of_an_item_is_determined(store: Any, backend: str, face: str) -> None:
     with store.open() as saver:
         notes = saver.store()
         await run(face, graph(saver, face, "yes", "by her run"), "hello", config("t", "ann"))
@@ -170,7 +170,7 @@ async def test_whose_an_item_is(store: Any, backend: str, face: str) -> None:
 
 
 @each_backend
-def test_a_put_takes_the_trips_that_it_took_and_an_erasure_one_for_1000_items(store: Any, backend: str) -> None:
+def test_owners_add_no_trip_to_a_put_and_one_to_an_erasure(store: Any, backend: str) -> None:
     with store.open() as saver:
         counter = Counter()
         notes = with_tap(saver, counter).store()
@@ -183,7 +183,7 @@ def test_a_put_takes_the_trips_that_it_took_and_an_erasure_one_for_1000_items(st
 
 
 @each_backend
-def test_items_that_are_written_meanwhile_go_too(store: Any, backend: str) -> None:
+def test_items_written_during_an_erasure_are_erased(store: Any, backend: str) -> None:
     """A found item changes: its compare-and-set fails, and the next round removes it."""
     with store.open() as saver, store.open() as other:
         saver.store().put(("ann",), "a", {"n": 1})
@@ -200,7 +200,7 @@ def test_items_that_are_written_meanwhile_go_too(store: Any, backend: str) -> No
 
 
 @each_backend
-def test_an_item_that_does_not_decode_is_reported_and_keeps_no_other_from_going(store: Any, backend: str) -> None:
+def test_an_undecodable_item_is_reported_and_others_are_erased(store: Any, backend: str) -> None:
     with store.open() as saver:
         notes, session = saver.store(), saver.engine.session
         for key in "ab":
@@ -214,14 +214,14 @@ def test_an_item_that_does_not_decode_is_reported_and_keeps_no_other_from_going(
 
 
 @pytest.mark.parametrize("owner", ["an\0n", 7, b"ann"])
-def test_an_owner_that_cannot_be_one_is_refused_by_name(owner: Any) -> None:
+def test_an_invalid_owner_is_refused(owner: Any) -> None:
     with MemorySaver() as saver:
         with pytest.raises(InvalidInput, match="owner"):
             saver.store().put(("a",), "key", {}, owner=owner)
         assert saver.store().search(()) == []
 
 
-def test_what_is_erased_has_a_name() -> None:
+def test_invalid_scopes_and_namespaces_are_refused() -> None:
     with MemorySaver() as saver, pytest.raises(InvalidInput, match="what must be 'threads', 'data' or 'all'"):
         saver.retention.erase("ann", what="items")  # type: ignore[arg-type]
     with MemorySaver() as saver:
@@ -231,7 +231,7 @@ def test_what_is_erased_has_a_name() -> None:
                 store.put(namespace, "key", {}, owner="ann")
 
 
-def test_the_command_erases_items(tmp_path: Path) -> None:
+def test_keel_erase_removes_items(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(url) as saver:
         saver.store().put(("memories", "ann"), "a", {})

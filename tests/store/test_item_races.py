@@ -58,7 +58,7 @@ def watch(store: KeelStore, stopped: Event) -> dict[Any, Any]:
 @pytest.mark.slow
 @each_backend
 @each_face
-def test_threads(backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_concurrent_writes_by_threads(backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     with opened(backend, tmp_path, request) as place:
         first, barrier, stopped = place.open().store(), Barrier(WRITERS), Event()
         first.put(SHARED, "k", {"writer": None, "n": -1})
@@ -88,7 +88,7 @@ def begin_process(place: Place, writer: int, barrier: Any) -> None:
 
 
 @pytest.mark.slow
-def test_processes(place: Place) -> None:
+def test_concurrent_writes_by_processes(place: Place) -> None:
     with place.open() as saver:
         store = saver.store()
         store.put(SHARED, "k", {"writer": None, "n": -1})
@@ -109,7 +109,7 @@ def test_processes(place: Place) -> None:
 
 @each_backend
 @each_face
-def test_who_knows_an_older_version_overwrites_it_seen(
+def test_a_store_with_an_outdated_version_overwrites_the_latest(
     backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     with opened(backend, tmp_path, request) as place:

@@ -35,9 +35,7 @@ TAKEN = [(backend, seal) for backend in sized(["memory"], ["memory", "sqlite"], 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("backend", "seal"), TAKEN)
-def test_each_tenant_has_items_of_its_own(
-    backend: str, seal: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_tenants_have_separate_items(backend: str, seal: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     with opened(backend, tmp_path, request) as place:
 
         @settings(

@@ -16,7 +16,7 @@ PLACE = ("memories", "ada")
 
 @each_backend
 @each_face
-def test_each_operation_takes_one_trip_or_two(
+def test_item_operations_take_few_round_trips(
     backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     with opened(backend, tmp_path, request) as place:
@@ -63,9 +63,7 @@ def test_each_operation_takes_one_trip_or_two(
 
 
 @each_backend
-def test_what_is_in_a_store_costs_a_checkpoint_nothing(
-    backend: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_items_add_no_trip_to_a_checkpoint(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     from support.checkpoints import put
 
     with opened(backend, tmp_path, request) as place:

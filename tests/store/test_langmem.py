@@ -21,7 +21,7 @@ with warnings.catch_warnings():
 
 @each_backend
 @each_face
-def test_its_tools_remember_change_find_and_forget(
+def test_langmem_tools_create_update_search_and_delete(
     backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     with opened(backend, tmp_path, request) as place:

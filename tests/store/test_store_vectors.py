@@ -52,7 +52,7 @@ def cells(saver: KeelSaver, kind: str) -> dict[str, Any]:
 
 @each_face
 @each_backend
-def test_a_search_finds_what_an_oracle_finds(saver: KeelSaver, face: str) -> None:
+def test_search_results_equal_an_exact_search(saver: KeelSaver, face: str) -> None:
     chance = random.Random(7)
     shelf = Shelf(saver, face)
     places = [("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d"), ("a", "x"), ("z",)]
@@ -87,7 +87,7 @@ def _fits(value: dict[str, Any], wanted: dict[str, Any]) -> bool:
     return bool(is_like and value["n"] >= (30 if "n" in wanted else 0))
 
 
-def test_it_finds_what_langgraphs_store_finds(memory: MemorySaver) -> None:
+def test_search_results_equal_those_of_langgraphs_store(memory: MemorySaver) -> None:
     theirs = InMemoryStore(index={"dims": DIMS, "embed": Recorded(), "fields": ["text", "more[*].text"]})
     shelf = Shelf(memory, fields=["text", "more[*].text"])
     for store in (theirs, shelf.store):
@@ -147,7 +147,7 @@ def test_an_item_is_never_found_by_its_old_text(saver: KeelSaver, face: str) -> 
 
 @pytest.mark.parametrize("at", range(4))
 @pytest.mark.parametrize("wanted", [None, {"n": 1}])
-def test_a_change_during_a_search_is_seen_as_a_whole(memory: MemorySaver, at: int, wanted: Any) -> None:
+def test_a_search_sees_a_concurrent_change_completely_or_not_at_all(memory: MemorySaver, at: int, wanted: Any) -> None:
     other = Shelf(memory)
     for n in range(5):
         other.put(f"k{n}", f"text {n}", n=1)
@@ -166,7 +166,7 @@ def test_a_change_during_a_search_is_seen_as_a_whole(memory: MemorySaver, at: in
     assert len(found) in ({5, 4, 3} if wanted else {5, 4})
 
 
-def test_expired_items_and_those_of_other_tenants_are_not_found(memory: MemorySaver) -> None:
+def test_items_that_expired_or_belong_to_other_tenants_are_not_found(memory: MemorySaver) -> None:
     ours, theirs = Shelf(memory.for_tenant("one")), Shelf(memory.for_tenant("two"), embed=Recorded(model="another"))
     ours.put("k", "text")
     theirs.put("other", "text")
@@ -180,7 +180,7 @@ def test_expired_items_and_those_of_other_tenants_are_not_found(memory: MemorySa
 
 
 @each_face
-def test_round_trips_and_calls_of_the_model_are_counted(memory: MemorySaver, face: str) -> None:
+def test_round_trips_and_embedding_calls(memory: MemorySaver, face: str) -> None:
     counter = Counter()
     shelf = Shelf(with_tap(memory, counter), face)
     shelf.put("a", "one")
@@ -199,7 +199,7 @@ def test_round_trips_and_calls_of_the_model_are_counted(memory: MemorySaver, fac
     assert shelf.embed.awaited == (4 if face == "async" else 0)
 
 
-def test_a_text_that_did_not_change_is_not_embedded_again(memory: MemorySaver) -> None:
+def test_an_unchanged_text_is_not_embedded_again(memory: MemorySaver) -> None:
     Shelf(memory).put("a", "one", n=1)
     counter = Counter()
     later = Shelf(with_tap(memory, counter), fields=["text"])
@@ -225,7 +225,7 @@ def test_the_last_thousand_texts_are_remembered(memory: MemorySaver) -> None:
 
 
 @pytest.mark.parametrize("room", [1, 7, 40, 1000])
-def test_memory_is_bounded_and_answers_are_the_same(memory: MemorySaver, room: int) -> None:
+def test_results_do_not_depend_on_the_memory_limit(memory: MemorySaver, room: int) -> None:
     shelf = Shelf(memory, memory=room * 4 * DIMS)
     for place in (("a", "b"), ("c",)):
         shelf.call("batch", [PutOp(place, f"k{n}", {"text": f"{place} {n}"}) for n in range(30)])
@@ -239,7 +239,7 @@ def test_memory_is_bounded_and_answers_are_the_same(memory: MemorySaver, room: i
         shelf.put("k29", f"{('a', 'b')} 29")
 
 
-def test_a_cache_keeps_what_a_search_needs_and_frees_what_is_old() -> None:
+def test_the_vector_cache_keeps_needed_rows_and_frees_old_ones() -> None:
     cache = VectorCache(2, 10 * 8)
     row, unit = np.eye(2, dtype=np.float32)[:1], np.eye(2, dtype=np.float32)[0]
     cache.add({f"a{n}": ("1", row) for n in range(10)}, ())
@@ -253,7 +253,7 @@ def test_a_cache_keeps_what_a_search_needs_and_frees_what_is_old() -> None:
         assert cache.rank({"b": str(n), "c": "1", "a9": "1"}, {}, unit, 3)[0] == []
 
 
-def test_threads_may_search_and_put_at_once(memory: MemorySaver) -> None:
+def test_threads_may_search_and_put_concurrently(memory: MemorySaver) -> None:
     shelf, failed = Shelf(memory, memory=20 * 4 * DIMS), list[object]()
 
     def work(name: str) -> None:
@@ -276,7 +276,7 @@ def test_threads_may_search_and_put_at_once(memory: MemorySaver) -> None:
 
 @each_face
 @each_backend
-def test_an_embedding_that_fails_leaves_nothing(saver: KeelSaver, face: str) -> None:
+def test_a_failed_embedding_stores_nothing(saver: KeelSaver, face: str) -> None:
     shelf = Shelf(saver, face)
     ops = [PutOp(("a",), f"k{n}", {"text": "poison" if n == 5 else f"text {n}"}) for n in range(9)]
     with pytest.raises(RuntimeError, match="the model is down"):
@@ -300,7 +300,7 @@ def test_an_embedding_that_fails_leaves_nothing(saver: KeelSaver, face: str) -> 
         (lambda texts: None, "numbers for 2 texts"),
     ],
 )
-def test_odd_vectors_are_refused_and_nothing_is_stored(
+def test_invalid_vectors_are_refused_and_nothing_is_stored(
     memory: MemorySaver, returned: Callable[[Any], Any], message: str
 ) -> None:
     shelf = Shelf(memory, embed=returned)
@@ -313,7 +313,7 @@ def test_odd_vectors_are_refused_and_nothing_is_stored(
 
 
 @each_backend
-def test_another_index_is_refused_before_anything_is_done(saver: KeelSaver) -> None:
+def test_a_different_index_is_refused_before_any_change(saver: KeelSaver) -> None:
     Shelf(saver).put("k", "text")
     before = cells(saver, ITEMS.kind), cells(saver, INDEX.kind)
     others: list[dict[str, Any]] = [
@@ -335,7 +335,7 @@ def test_another_index_is_refused_before_anything_is_done(saver: KeelSaver) -> N
     assert same.keys("text") == ["k"]
 
 
-def test_an_item_of_another_model_is_refused_by_name(memory: MemorySaver) -> None:
+def test_an_item_of_another_embedding_model_is_refused(memory: MemorySaver) -> None:
     """A copy brings items from another store, sometimes without their index."""
     other, store = Shelf(memory.for_tenant("t"), embed=Recorded(model="another")), memory.engine.session.store
     other.put("k", "text")
@@ -369,18 +369,18 @@ def test_an_item_of_another_model_is_refused_by_name(memory: MemorySaver) -> Non
         ({"dims": 3, "embed": vector_of, "model": 5}, "model=5"),
     ],
 )
-def test_odd_configurations_are_refused(memory: MemorySaver, index: Any, message: str) -> None:
+def test_invalid_index_configurations_are_refused(memory: MemorySaver, index: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         memory.store(index=index)
 
 
 @pytest.mark.parametrize("index", [True, "text", [5], 0])
-def test_odd_fields_of_a_put_are_refused(memory: MemorySaver, index: Any) -> None:
+def test_invalid_index_fields_of_a_put_are_refused(memory: MemorySaver, index: Any) -> None:
     with pytest.raises(InvalidInput, match="neither False nor a list of fields"):
         memory.store().put(("a",), "k", {"text": "x"}, index=index)
 
 
-def test_damaged_vectors_are_named(memory: MemorySaver) -> None:
+def test_damaged_vectors_are_reported(memory: MemorySaver) -> None:
     shelf, session = Shelf(memory), memory.engine.session
     shelf.put("k", "text")
     ((key, cell),) = cells(memory, ITEMS.kind).items()
@@ -400,7 +400,7 @@ def shelf_token(saver: KeelSaver, key: str) -> str:
     return token
 
 
-def test_without_numpy_an_index_is_refused_by_name() -> None:
+def test_an_index_without_numpy_is_refused() -> None:
     program = (
         "import sys; sys.modules['numpy'] = None\n"
         "from langgraph_keel import InvalidInput, MemorySaver\n"
@@ -420,7 +420,7 @@ def test_without_numpy_an_index_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("is_sealed", [True, False])
 @pytest.mark.parametrize("kind", [SqliteSaver, FileSaver])
-def test_vectors_are_sealed_as_bodies_are(kind: Any, is_sealed: bool, tmp_path: Path) -> None:
+def test_vectors_are_encrypted_like_bodies(kind: Any, is_sealed: bool, tmp_path: Path) -> None:
     options = {"encryption": Keyring(LocalKey("one", KEY))} if is_sealed else {}
     with kind(tmp_path / "store", **options) as saver:
         shelf = Shelf(saver)
@@ -434,7 +434,7 @@ def test_vectors_are_sealed_as_bodies_are(kind: Any, is_sealed: bool, tmp_path: 
     assert any(part in stored for part in (numbers, *as_text)) is not is_sealed
 
 
-def test_a_removed_item_takes_its_vectors_along(tmp_path: Path) -> None:
+def test_removing_an_item_removes_its_vectors(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         shelf = Shelf(saver)
         shelf.put("k", "text")

@@ -70,7 +70,7 @@ WRONG: dict[str, tuple[Callable[[], MemoryStore], type[Items], str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_store_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_wrong_store_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store, items, operation = WRONG[name]
     monkeypatch.setattr(keel_store, "Items", items)
     machine = type("Machine", (ItemMachine,), {"place": MemoryUnderTest(store())})

@@ -29,7 +29,7 @@ def memory() -> Any:
 # -- round trips -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_archived_comes_back_to_the_byte(box: Box) -> None:
+def test_archived_messages_are_read_back_byte_by_byte(box: Box) -> None:
     messages = of_every_kind()
     taken = taking(messages, by="summary", model="m-1", summary="in short", summary_id="sum", previous="0" * 24)
     entry = box.put(taken)
@@ -48,7 +48,7 @@ def test_what_is_archived_comes_back_to_the_byte(box: Box) -> None:
     assert [type(message) for message in found] == [type(message) for message in messages]
 
 
-def test_parts_are_listed_searched_and_found(box: Box) -> None:
+def test_parts_are_listed_searched_pinned_and_removed(box: Box) -> None:
     assert box.call("entries") == []
     assert box.call("messages") == []
     old = box.keep(turns(0, 3), summary="first", summary_id="s1")
@@ -77,7 +77,7 @@ def test_parts_are_listed_searched_and_found(box: Box) -> None:
             box.call(name, old.id)
 
 
-def test_to_archive_again_changes_nothing(box: Box) -> None:
+def test_archiving_the_same_messages_again_updates_the_part(box: Box) -> None:
     entry = box.call("pin", box.keep(turns(0, 3), summary="first try", summary_id="s"))
     again = box.keep(turns(0, 3), summary="second try", summary_id="s")
     assert again == replace(entry, summary="second try", at=again.at)
@@ -89,7 +89,7 @@ def test_to_archive_again_changes_nothing(box: Box) -> None:
     assert box.call("message", "m2").text == "edited"
 
 
-def test_a_large_part_stands_in_pieces(box: Box) -> None:
+def test_a_large_part_is_stored_in_pieces(box: Box) -> None:
     messages = [HumanMessage("x" * PIECE, id=str(n)) for n in range(3)]
     box.begin()
     small = box.keep(turns(0, 2))
@@ -106,7 +106,7 @@ def test_a_large_part_stands_in_pieces(box: Box) -> None:
     assert list(box.cells()) == [small.id]
 
 
-def test_a_crash_leaves_a_whole_part_or_none(memory: Box) -> None:
+def test_a_crash_leaves_a_complete_part_or_none(memory: Box) -> None:
     messages = [HumanMessage("x" * PIECE, id=str(n)) for n in range(3)]
     for lost_reply in (False, True):
         for at in range(3):
@@ -122,7 +122,7 @@ def test_a_crash_leaves_a_whole_part_or_none(memory: Box) -> None:
             assert memory.cells() == {}
 
 
-def test_what_is_archived_again_is_not_removed_by_who_was_removing_it(memory: Box) -> None:
+def test_a_part_archived_again_survives_a_concurrent_removal(memory: Box) -> None:
     messages = [HumanMessage("x" * PIECE, id=str(n)) for n in range(2)]
     entry = memory.keep(messages)
     late = with_tap(memory.saver, Meanwhile(2, lambda: memory.keep(messages)))
@@ -130,7 +130,7 @@ def test_what_is_archived_again_is_not_removed_by_who_was_removing_it(memory: Bo
     assert memory.call("messages", entry.id) == messages
 
 
-def test_trips(memory: Box) -> None:
+def test_round_trips_of_archive_operations(memory: Box) -> None:
     counter = Counter()
     saver = with_tap(memory.saver, counter)
     taken = taking(turns(0, 50))
@@ -162,7 +162,7 @@ def talk(saver: KeelSaver) -> Any:
     return graph
 
 
-def test_it_goes_where_its_thread_goes(box: Box) -> None:
+def test_an_archive_follows_its_thread(box: Box) -> None:
     graph, saver = talk(box.saver), box.saver
     states = list(graph.get_state_history(CONFIG))
     ids = [state.config["configurable"]["checkpoint_id"] for state in states]
@@ -192,7 +192,7 @@ def test_it_goes_where_its_thread_goes(box: Box) -> None:
 # -- bad input and damage ----------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_meant(memory: Box) -> None:
+def test_invalid_arguments_are_refused(memory: Box) -> None:
     with pytest.raises(InvalidConfig):
         memory.saver.archive("")
     with pytest.raises(InvalidInput, match="nothing"):
@@ -218,7 +218,7 @@ def test_what_cannot_be_meant(memory: Box) -> None:
             MemorySaver(archive_removed=odd)  # type: ignore[arg-type]
 
 
-def test_damage_is_named(memory: Box) -> None:
+def test_damaged_parts_are_reported(memory: Box) -> None:
     messages = [HumanMessage("x" * PIECE, id=str(n)) for n in range(2)]
     entry = memory.keep(messages)
     cells, codec = memory.cells(), memory.saver.engine.session.codec
@@ -265,7 +265,7 @@ CHANGES: list[dict[str, Any]] = [
 ]
 
 
-def test_what_another_serializer_wrote() -> None:
+def test_an_archive_with_another_serializer() -> None:
     with MemorySaver(serde=JsonPlusSerializer()) as saver:
         box = Box(saver)
         entry = box.keep(turns(0, 3), summary="s")

@@ -18,7 +18,7 @@ SMALL, LARGE = "1", os.urandom(60_000).hex()
 
 
 @pytest.mark.parametrize("text", [SMALL, LARGE], ids=["small", "large"])
-def test_what_the_program_does_meanwhile_does_not_matter(tmp_path: Path, text: str) -> None:
+def test_concurrent_changes_by_the_program_do_not_affect_the_archive(tmp_path: Path, text: str) -> None:
     messages = [HumanMessage(f"{n}{text}", id=str(n)) for n in range(3)]
     with SqliteSaver(tmp_path / "keel.db") as saver:
         first = Author(SyncFace(lambda: saver), at(), iter("1")).put({"messages": messages})

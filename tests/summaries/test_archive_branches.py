@@ -47,7 +47,7 @@ def said(*words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("with_model", [True, False], ids=["summary", "window"])
-def test_what_a_rewind_has_left_behind_stays_out(memory_box: Box, with_model: bool) -> None:
+def test_a_restore_excludes_messages_of_an_abandoned_branch(memory_box: Box, with_model: bool) -> None:
     box = memory_box
     graph = shortened(box.saver, with_model=with_model)
     for n in range(4):
@@ -72,7 +72,7 @@ def test_what_a_rewind_has_left_behind_stays_out(memory_box: Box, with_model: bo
     assert names(graph) == [*common, *said(*(f"bad{n}" for n in range(6)))]
 
 
-def test_what_both_branches_have_taken_out_belongs_to_both() -> None:
+def test_messages_removed_on_both_branches_are_restored_on_both() -> None:
     with MemorySaver() as saver:
         graph = shortened(saver, keep=("messages", 5))
         for n in range(2):
@@ -88,7 +88,7 @@ def test_what_both_branches_have_taken_out_belongs_to_both() -> None:
             assert names(graph) == expected
 
 
-def test_a_window_that_took_the_same_on_two_branches() -> None:
+def test_a_window_removing_the_same_messages_on_two_branches() -> None:
     with MemorySaver() as saver:
         graph = shortened(saver, with_model=False, trigger=("messages", 5), keep=("messages", 1))
         ask(graph, "q0")
@@ -108,7 +108,7 @@ def test_a_window_that_took_the_same_on_two_branches() -> None:
             assert names(graph) == expected
 
 
-def test_where_the_way_is_pruned_nothing_is_left_out() -> None:
+def test_a_restore_after_a_prune_includes_everything() -> None:
     with MemorySaver() as saver:
         graph = shortened(saver)
         for n in range(8):
@@ -118,7 +118,7 @@ def test_where_the_way_is_pruned_nothing_is_left_out() -> None:
         assert names(graph) == said(*(f"q{n}" for n in range(8)))
 
 
-def test_a_summary_and_the_message_whose_id_it_has() -> None:
+def test_a_summary_may_have_the_id_of_a_replaced_message() -> None:
     with MemorySaver(archive_removed=True) as saver:
         graph, archive = shortened(saver), saver.archive("t")
         for n in range(7):
@@ -143,7 +143,7 @@ def test_a_summary_and_the_message_whose_id_it_has() -> None:
         assert {entry.previous for entry in archive if entry.by == "rule"} == {None}
 
 
-def test_without_an_archive_of_its_own_the_rule_keeps_what_a_summary_replaces() -> None:
+def test_the_rule_archives_messages_of_a_node_without_an_archive() -> None:
     with MemorySaver(archive_removed=True) as saver:
         graph = shortened(saver, archive=False)
         for n in range(7):
@@ -153,7 +153,7 @@ def test_without_an_archive_of_its_own_the_rule_keeps_what_a_summary_replaces() 
 
 
 @pytest.mark.slow
-def test_a_removal_that_is_refused_is_archived_once() -> None:
+def test_a_refused_and_repeated_removal_is_archived_once() -> None:
     with MemorySaver(archive_removed=True) as saver:
         builder: Any = StateGraph(MessagesState).add_node("n", lambda state: {})
         graph = builder.add_edge(START, "n").compile(checkpointer=saver)
@@ -179,7 +179,9 @@ STEPS = st.lists(st.tuples(st.sampled_from("aaaaarrw"), st.integers(0, 99)), min
 @pytest.mark.slow
 @settings(max_examples=examples(15), deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(STEPS, st.booleans(), st.booleans(), st.booleans(), st.integers(1, 3))
-def test_whatever_was_done_all_comes_back(steps: Any, rule: bool, model: bool, pins: bool, keep: int) -> None:
+def test_random_conversations_are_restored_completely(
+    steps: Any, rule: bool, model: bool, pins: bool, keep: int
+) -> None:
     with MemorySaver(archive_removed=rule) as saver:
         pinned = (lambda message: str(message.id).endswith("5")) if pins else None
         graph = shortened(saver, with_model=model, pinned=pinned, keep=("messages", keep))

@@ -14,7 +14,7 @@ from langgraph_keel import InvalidInput, MemorySaver
 __all__ = ["box"]  # a fixture
 
 
-def test_messages_are_found_by_meaning(box: Box) -> None:
+def test_archived_messages_are_found_by_meaning(box: Box) -> None:
     embed = Recorded()
     assert box.call("search", "anything", semantic=embed) == []
     old = box.keep([*turns(0, 3), AIMessage("", id="blank")])
@@ -36,7 +36,7 @@ def test_messages_are_found_by_meaning(box: Box) -> None:
 
 
 @pytest.mark.parametrize("semantic", [5, "nobody:knows"])
-def test_what_embeds_no_texts_is_refused(semantic: Any) -> None:
+def test_an_invalid_embedding_is_refused(semantic: Any) -> None:
     with MemorySaver() as saver:
         archive = saver.archive("t")
         with pytest.raises(InvalidInput, match=f"embed={semantic!r} cannot embed texts"):

@@ -31,7 +31,7 @@ def shown(graph: Any) -> list[str]:
     return [message.id for message in graph.get_state(CONFIG).values["messages"]]
 
 
-def test_whatever_names_it_will_do(memory_box: Box) -> None:
+def test_parts_and_messages_are_found_by_every_kind_of_reference(memory_box: Box) -> None:
     box = memory_box
     trimmed(box.saver)
     first, second = box.call("entries")
@@ -61,7 +61,7 @@ def test_whatever_names_it_will_do(memory_box: Box) -> None:
     assert box.call("entries") == [second]
 
 
-def test_what_names_nothing(memory_box: Box) -> None:
+def test_invalid_and_unknown_references_are_refused(memory_box: Box) -> None:
     box = memory_box
     graph = trimmed(box.saver)
     (first, _), archive = box.call("entries"), box.saver.archive("t")
@@ -91,7 +91,7 @@ def test_what_names_nothing(memory_box: Box) -> None:
     assert shown(graph) == ["m4", "m5"]
 
 
-def test_a_beginning_that_fits_several_parts(memory_box: Box) -> None:
+def test_an_ambiguous_prefix_is_refused(memory_box: Box) -> None:
     entry = memory_box.keep(turns(0, 1))
     others: list[Archived] = [entry, memory_box.keep(turns(1, 2))]
     assert part_in(others, entry.id[:6]) == entry
@@ -99,7 +99,7 @@ def test_a_beginning_that_fits_several_parts(memory_box: Box) -> None:
         part_in([entry, entry], entry.id[:6])
 
 
-def test_nothing_is_archived_of_a_thread_that_is_not_there() -> None:
+def test_archiving_for_a_missing_thread_is_refused() -> None:
     with MemorySaver() as saver:
         node = SummarizationNode(None, saver, trigger=None, keep=("messages", 1))
         loose: Any = {"configurable": {"thread_id": "loose", "user_id": "ada"}}
@@ -114,7 +114,7 @@ def test_nothing_is_archived_of_a_thread_that_is_not_there() -> None:
         assert len(saver.archive("loose")) == 0
 
 
-def test_parts_of_calls_that_keep_nothing_are_for_reading() -> None:
+def test_parts_of_stateless_subgraphs_cannot_be_restored() -> None:
     """A subgraph without a memory starts empty, so there is no state to restore."""
     with MemorySaver() as saver:
         node = SummarizationNode(None, trigger=("messages", 3), keep=("messages", 1))
@@ -127,7 +127,7 @@ def test_parts_of_calls_that_keep_nothing_are_for_reading() -> None:
         assert saver.archive("t").messages() == turns(0, 3)
 
 
-def test_on_one_line(memory_box: Box) -> None:
+def test_parts_hits_and_results_are_shown_on_one_line(memory_box: Box) -> None:
     graph = trimmed(memory_box.saver)
     entry = memory_box.call("pin", memory_box.call("entries")[0])
     assert (

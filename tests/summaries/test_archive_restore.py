@@ -76,7 +76,7 @@ def grown(graph: Any, count: int = 10) -> list[BaseMessage]:
     return turns(0, count)
 
 
-def test_all_of_it_is_the_conversation_again(box: Box) -> None:
+def test_a_complete_restore_gives_the_whole_conversation(box: Box) -> None:
     graph = summing(box)
     every = grown(graph)
     assert said(graph) == ["about m7", "8", "9"]
@@ -96,7 +96,7 @@ def test_all_of_it_is_the_conversation_again(box: Box) -> None:
     assert state_of(graph) == turns(0, 12)
 
 
-def test_some_of_it_follows_its_summary_in_order() -> None:
+def test_a_partial_restore_follows_its_summary_in_order() -> None:
     with MemorySaver() as saver:
         box = Box(saver)
         graph = summing(box)
@@ -113,7 +113,7 @@ def test_some_of_it_follows_its_summary_in_order() -> None:
             assert "|".join(said(graph)) == expected
 
 
-def test_what_was_kept_stays_behind_it(box: Box) -> None:
+def test_kept_messages_follow_the_restored_ones(box: Box) -> None:
     graph = summing(box, pinned=["m1", "m4"])
     graph.invoke({"messages": [SystemMessage("be brief", id="sys"), *turns(0, 2)]}, CONFIG)
     grown(graph)
@@ -122,7 +122,7 @@ def test_what_was_kept_stays_behind_it(box: Box) -> None:
     assert said(graph) == ["be brief", *"0235671489"]
 
 
-def test_without_a_summary_it_stands_at_the_head() -> None:
+def test_without_a_summary_restored_messages_come_first() -> None:
     with MemorySaver(archive_removed=True) as saver:
         builder: Any = StateGraph(MessagesState).add_node("n", lambda state: {})
         graph = builder.add_edge(START, "n").compile(checkpointer=saver)
@@ -132,7 +132,7 @@ def test_without_a_summary_it_stands_at_the_head() -> None:
         assert said(graph) == ["be brief", *"20134"]
 
 
-def test_a_message_that_came_back_is_not_taken_for_a_summary() -> None:
+def test_a_restored_message_is_not_mistaken_for_a_summary() -> None:
     with MemorySaver(archive_removed=True) as saver:
         builder: Any = StateGraph(MessagesState).add_node("n", lambda state: {})
         graph, archive = builder.add_edge(START, "n").compile(checkpointer=saver), saver.archive("t")
@@ -157,7 +157,7 @@ TOOLED = [
 
 
 @pytest.mark.parametrize("gone", [["a"], ["b"], ["a", "b"], ["called"], ["called", "a"], ["m0", "called"], ["m0", "b"]])
-def test_results_of_tools_follow_their_calls(gone: list[str]) -> None:
+def test_restored_tool_results_follow_their_calls(gone: list[str]) -> None:
     with MemorySaver(archive_removed=True) as saver:
         builder: Any = StateGraph(MessagesState).add_node("n", lambda state: {})
         graph = builder.add_edge(START, "n").compile(checkpointer=saver)
@@ -188,7 +188,7 @@ def test_a_result_follows_the_call_it_answers() -> None:
     ]
 
 
-def test_a_window_without_a_summary() -> None:
+def test_restore_of_a_window_without_a_summary() -> None:
     with MemorySaver(archive_removed=True) as saver:
         builder = StateGraph(MessagesState)
         builder.add_node("n", lambda state: {"messages": [RemoveMessage(each.id) for each in state["messages"][1:-2]]})
@@ -209,7 +209,7 @@ class Model(BaseModel):
     messages: Annotated[list[AnyMessage], add_messages] = []
 
 
-def test_a_state_of_another_kind() -> None:
+def test_restore_into_a_pydantic_state() -> None:
     with MemorySaver() as saver:
         graph = summing(Box(saver), Model)
         grown(graph)
@@ -217,7 +217,7 @@ def test_a_state_of_another_kind() -> None:
         assert state_of(graph) == turns(0, 10)
 
 
-def test_a_part_that_was_removed_leaves_its_summary() -> None:
+def test_a_restore_without_a_removed_part_keeps_its_summary() -> None:
     with MemorySaver() as saver:
         graph, archive = summing(Box(saver)), saver.archive("t")
         grown(graph)
@@ -226,7 +226,7 @@ def test_a_part_that_was_removed_leaves_its_summary() -> None:
         assert said(graph) == ["0", "1", "about m7", "4", "5", "6", "7", "8", "9"]
 
 
-def test_what_cannot_be_restored() -> None:
+def test_impossible_restores_are_refused() -> None:
     with MemorySaver() as saver:
         graph, archive = summing(Box(saver)), saver.archive("t")
         with pytest.raises(NotFound, match=r"archive of thread 't' is empty.*is the id right"):
@@ -255,7 +255,7 @@ class TypedState(BaseModel):
     n: int = 0
 
 
-def test_not_while_somebody_is_asked() -> None:
+def test_a_restore_is_refused_while_a_question_is_open() -> None:
     with MemorySaver() as saver:
         box = Box(saver)
         box.keep(turns(0, 2))
@@ -273,7 +273,7 @@ def test_not_while_somebody_is_asked() -> None:
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
-def test_what_somebody_adds_meanwhile_stays(face: str) -> None:
+def test_messages_added_during_a_restore_are_kept(face: str) -> None:
     with MemorySaver() as saver:
         graph = summing(Box(saver))
         grown(graph)
@@ -290,7 +290,7 @@ def test_what_somebody_adds_meanwhile_stays(face: str) -> None:
         assert len(done.message_ids) == 8
 
 
-def test_a_subgraph_that_remembers() -> None:
+def test_restore_of_a_stateful_subgraph() -> None:
     with MemorySaver(archive_removed=True) as saver:
         inner = StateGraph(MessagesState)
         inner.add_node("n", lambda state: {"messages": [RemoveMessage(each.id) for each in state["messages"][:-2]]})
@@ -335,7 +335,7 @@ EMPTY = Archived(
 )
 
 
-def test_clocks_that_differ_do_not_turn_a_chain_around() -> None:
+def test_clock_skew_does_not_reorder_parts() -> None:
     late, early = datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)
     first = replace(EMPTY, id="a" * 24, at=late)
     second = replace(EMPTY, id="b" * 24, at=early, previous=first.id)
@@ -344,7 +344,7 @@ def test_clocks_that_differ_do_not_turn_a_chain_around() -> None:
     assert set(in_order([*circle, first])) == {*circle, first}
 
 
-def test_long_chains_and_many_messages() -> None:
+def test_restore_of_long_chains_and_many_messages() -> None:
     parts: list[Archived] = []
     for n in range(1200):
         ids = tuple(f"{n}.{m}" for m in range(5))

@@ -55,7 +55,7 @@ def ids(messages: Sequence[BaseMessage]) -> list[str | None]:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_a_node_removes_messages(memory_box: Box, durability: Any) -> None:
+def test_messages_removed_by_a_node_are_archived(memory_box: Box, durability: Any) -> None:
     box = memory_box
     graph = doing(last(3), box.saver)
     invoke(box, graph, {"messages": turns(0, 3)}, durability=durability)
@@ -73,7 +73,7 @@ def test_a_node_removes_messages(memory_box: Box, durability: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["update", "overwrite", "all", "empty"])
-def test_every_way_to_remove(how: str) -> None:
+def test_every_kind_of_removal_is_archived(how: str) -> None:
     changes: dict[str, Any] = {
         "update": [RemoveMessage("m1"), RemoveMessage("m3")],
         "overwrite": Overwrite([*turns(0, 1), *turns(2, 3)]),
@@ -92,7 +92,7 @@ def test_every_way_to_remove(how: str) -> None:
         assert graph.get_state(CONFIG).values["messages"] == [*gone, *left]
 
 
-def test_no_trip_more_unless_something_was_taken_out() -> None:
+def test_the_rule_takes_extra_trips_only_for_removals_and_edits() -> None:
     counter, taken = Counter(), []
     for watched in (False, ["messages"]):
         with MemorySaver(archive_removed=watched) as saver:
@@ -116,7 +116,7 @@ def test_no_trip_more_unless_something_was_taken_out() -> None:
         assert len(saver.archive("t")) == 1
 
 
-def test_a_window_costs_the_same_at_every_turn() -> None:
+def test_a_window_takes_the_same_trips_at_every_turn() -> None:
     counter, taken = Counter(), []
     with MemorySaver(archive_removed=True) as saver:
         graph = doing(last(2), with_tap(saver, counter))
@@ -127,7 +127,7 @@ def test_a_window_costs_the_same_at_every_turn() -> None:
         assert saver.archive("t").messages() == turns(0, 218)
 
 
-def test_an_edit_is_no_removal_but_the_form_that_goes_is_kept() -> None:
+def test_an_edit_is_archived_only_when_its_message_is_removed() -> None:
     with MemorySaver(archive_removed=True) as saver:
         graph = doing(lambda state: {}, saver)
         graph.invoke({"messages": turns(0, 3)}, CONFIG)
@@ -149,7 +149,7 @@ class Lists(TypedDict, total=False):
     plain: Annotated[list[Any], operator.add]
 
 
-def test_which_lists_are_watched() -> None:
+def test_archive_removed_selects_channels() -> None:
     for watched, expected in (
         (True, {"messages", "seen"}),
         (["seen"], {"seen"}),
@@ -162,7 +162,7 @@ def test_which_lists_are_watched() -> None:
             assert {entry.channel for entry in saver.archive("t")} == expected
 
 
-def test_what_another_list_still_has_is_not_gone() -> None:
+def test_messages_in_another_list_are_not_archived() -> None:
     with MemorySaver(archive_removed=True) as saver:
         graph = doing(lambda state: {}, saver, Lists)
         graph.invoke({"messages": turns(0, 3), "seen": turns(0, 3)}, CONFIG)
@@ -172,7 +172,7 @@ def test_what_another_list_still_has_is_not_gone() -> None:
         assert ids(saver.archive("t").messages()) == ["m0", "m2"]
 
 
-def test_messages_without_an_id() -> None:
+def test_messages_without_an_id_are_archived() -> None:
     with MemorySaver(archive_removed=True) as saver:
         graph = doing(lambda state: {}, saver, Lists)
         said = [HumanMessage("a"), HumanMessage("b"), HumanMessage("c")]
@@ -198,7 +198,7 @@ def test_a_fork_is_compared_with_its_own_parent() -> None:
         assert ids(saver.archive("t").messages()) == ["m0"]
 
 
-def test_a_process_that_knows_nothing_of_the_thread(memory_box: Box) -> None:
+def test_the_rule_works_in_a_process_without_a_memo(memory_box: Box) -> None:
     box = memory_box
     graph = doing(last(2), box.saver)
     invoke(box, graph, {"messages": turns(0, 2)})
@@ -209,7 +209,7 @@ def test_a_process_that_knows_nothing_of_the_thread(memory_box: Box) -> None:
     assert ids(box.call("messages")) == ["m0", "m1", "m2"]
 
 
-def test_a_crash_anywhere_loses_nothing() -> None:
+def test_a_crash_at_any_request_loses_no_messages() -> None:
     for lost_reply, at in itertools.product((False, True), range(5)):
         with MemorySaver(archive_removed=True) as saver:
             graph = doing(lambda state: {}, saver)
@@ -225,7 +225,7 @@ class Inner(MessagesState):
     """The memory of a subgraph."""
 
 
-def test_a_subgraph_with_a_memory_of_its_own(memory_box: Box) -> None:
+def test_removals_in_a_stateful_subgraph_are_archived(memory_box: Box) -> None:
     box = memory_box
     inner: Any = StateGraph(Inner)
     inner.add_node("trim", last(2))
@@ -247,7 +247,7 @@ class Deltas(TypedDict):
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_delta_channels(memory_box: Box, durability: Any) -> None:
+def test_removals_in_a_delta_channel_are_archived(memory_box: Box, durability: Any) -> None:
     box = memory_box
     graph = doing(last(3), box.saver, Deltas)
     for n in range(0, 24, 2):
@@ -262,7 +262,7 @@ def test_delta_channels(memory_box: Box, durability: Any) -> None:
     assert graph.get_state(CONFIG).values["messages"] == turns(0, 24)
 
 
-def test_messages_that_never_outlived_a_run(memory_box: Box) -> None:
+def test_messages_added_and_removed_in_one_run_are_archived(memory_box: Box) -> None:
     box, builder = memory_box, StateGraph(Deltas)
     builder.add_node("say", lambda state: {"messages": turns(0, 3)})
     builder.add_node("drop", lambda state: {"messages": [RemoveMessage("m1")]})
@@ -286,11 +286,11 @@ def rounds(box: Box, graph: Any, count: int, durability: Any) -> list[BaseMessag
 
 
 @pytest.mark.parametrize("durability", ["sync", "exit"])
-def test_langchains_middleware_in_every_mode(memory_box: Box, durability: Any) -> None:
+def test_removals_by_langchains_middleware_in_every_durability(memory_box: Box, durability: Any) -> None:
     check_langchain(memory_box, durability)
 
 
-def test_langchains_middleware(box: Box) -> None:
+def test_removals_by_langchains_middleware_are_archived(box: Box) -> None:
     check_langchain(box, "async")
 
 
@@ -313,7 +313,7 @@ def check_langchain(box: Box, durability: Any) -> None:
 
 
 @pytest.mark.parametrize("with_model", [True, False], ids=["summary", "window"])
-def test_what_keels_own_nodes_archive_is_not_archived_twice(memory_box: Box, with_model: bool) -> None:
+def test_removals_by_keels_nodes_are_archived_once(memory_box: Box, with_model: bool) -> None:
     box = memory_box
     given: Any = {"trigger": ("messages", 6), "keep": ("messages", 3)}
     node = SummarizationNode(model("sum") if with_model else None, box.saver, **given)
@@ -342,7 +342,7 @@ LANGMEM: dict[str, tuple[int, bool, bool, Any]] = {
 
 @pytest.mark.filterwarnings("ignore::langgraph.warnings.LangGraphDeprecatedSinceV10")
 @pytest.mark.parametrize("how", LANGMEM)
-def test_langmem(memory_box: Box, how: str) -> None:
+def test_removals_by_langmem_are_archived(memory_box: Box, how: str) -> None:
     """It does not mark summaries, and may repeat them; none of them is restored."""
     from langmem.short_term import SummarizationNode  # type: ignore[import-untyped]
 

@@ -67,7 +67,7 @@ def names(graph: Any, config: Any = CONFIG) -> list[str | None]:
 # -- a deleted thread --------------------------------------------------------------------------------------------------
 
 
-def test_a_restore_does_not_bring_an_erased_thread_back(memory_box: Box) -> None:
+def test_a_restore_does_not_recreate_a_deleted_thread(memory_box: Box) -> None:
     box = memory_box
     for at in range(30):
         talk(chat(box.saver), 5, OWNED)
@@ -83,7 +83,7 @@ def test_a_restore_does_not_bring_an_erased_thread_back(memory_box: Box) -> None
     assert 3 < at < 29
 
 
-def test_at_a_checkpoint_that_is_gone(memory_box: Box) -> None:
+def test_a_restore_at_a_pruned_checkpoint_is_refused(memory_box: Box) -> None:
     box = memory_box
     graph = talk(chat(box.saver), 5)
     config = graph.get_state(CONFIG).config
@@ -96,7 +96,7 @@ def test_at_a_checkpoint_that_is_gone(memory_box: Box) -> None:
 
 
 @pytest.mark.parametrize("is_named", [False, True], ids=["latest", "named"])
-def test_whose_a_thread_is_stays_so(memory_box: Box, is_named: bool) -> None:
+def test_a_restore_keeps_the_owner_of_the_thread(memory_box: Box, is_named: bool) -> None:
     box = memory_box
     graph = talk(chat(box.saver), 5, OWNED)
     before = graph.get_state(CONFIG).config
@@ -107,7 +107,7 @@ def test_whose_a_thread_is_stays_so(memory_box: Box, is_named: bool) -> None:
     assert graph.get_state(CONFIG).config != before
 
 
-def test_who_is_always_overtaken_is_told(memory_box: Box) -> None:
+def test_a_restore_that_is_always_overtaken_raises_a_conflict(memory_box: Box) -> None:
     box = memory_box
     graph = talk(chat(box.saver), 5)
     runs_of(box.saver).patience = 0  # the rival stores within the call that it would wait for
@@ -129,7 +129,7 @@ def test_who_is_always_overtaken_is_told(memory_box: Box) -> None:
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("by", ["summary", "rule", "window"])
-def test_what_a_lost_run_has_archived_goes_with_its_thread(memory_box: Box, by: str, durability: Any) -> None:
+def test_parts_of_a_run_on_a_deleted_thread_are_removed(memory_box: Box, by: str, durability: Any) -> None:
     box = memory_box
     talk(chat(box.saver), 2, OWNED)
 
@@ -155,7 +155,7 @@ def test_what_a_lost_run_has_archived_goes_with_its_thread(memory_box: Box, by: 
     assert list(box.saver.threads()) == []
 
 
-def test_a_conflict_with_somebody_else_takes_nothing_back(memory_box: Box) -> None:
+def test_a_conflict_with_another_run_removes_no_parts(memory_box: Box) -> None:
     box = memory_box
     graph = talk(chat(box.saver), 5)
     before = box.cells()
@@ -172,7 +172,7 @@ def test_a_conflict_with_somebody_else_takes_nothing_back(memory_box: Box) -> No
 
 
 @pytest.mark.parametrize("copy", ["fork", "copy_thread"])
-def test_a_copy_that_is_deleted_meanwhile_leaves_nothing(memory_box: Box, copy: str) -> None:
+def test_a_copy_deleted_concurrently_leaves_no_parts(memory_box: Box, copy: str) -> None:
     box = memory_box
     talk(chat(box.saver), 8)
     source: Any = CONFIG if copy == "fork" else "t"
@@ -192,7 +192,7 @@ def test_a_copy_that_is_deleted_meanwhile_leaves_nothing(memory_box: Box, copy: 
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_archive_of_a_fork_is_in_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_archive_of_a_fork_is_committed_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     isolate(monkeypatch)
     repository = Repository.made(tmp_path)
     with FileSaver(tmp_path / "store", git=True) as saver:
@@ -204,7 +204,7 @@ def test_the_archive_of_a_fork_is_in_its_commit(tmp_path: Path, monkeypatch: pyt
     assert len(repository("ls-files", "*archive*").splitlines()) % 3 == 0
 
 
-def test_a_fork_takes_a_damaged_part_as_it_is(memory_box: Box) -> None:
+def test_a_fork_copies_a_damaged_part_unchanged(memory_box: Box) -> None:
     box = memory_box
     graph = talk(chat(box.saver), 8)
     parts = box.call("entries")
@@ -216,7 +216,7 @@ def test_a_fork_takes_a_damaged_part_as_it_is(memory_box: Box) -> None:
     box.call("messages", parts[1].id, thread="f")
 
 
-def test_a_part_that_is_missing_is_told(memory_box: Box) -> None:
+def test_a_missing_part_is_reported(memory_box: Box) -> None:
     box = memory_box
     graph = talk(chat(box.saver), 8)
     parts = box.call("entries")
@@ -227,7 +227,7 @@ def test_a_part_that_is_missing_is_told(memory_box: Box) -> None:
     assert str(done) == "0 messages restored, 1 part of summaries not in the archive"
 
 
-def test_a_conversation_that_was_left_stays_left_after_a_prune(memory_box: Box) -> None:
+def test_an_abandoned_branch_is_not_restored_after_a_prune(memory_box: Box) -> None:
     box = memory_box
     graph = talk(chat(box.saver), 2)
     at = graph.get_state(CONFIG).config
@@ -248,7 +248,7 @@ def test_a_conversation_that_was_left_stays_left_after_a_prune(memory_box: Box) 
 # -- another store -----------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_put_into_another_store_or_thread(memory_box: Box) -> None:
+def test_a_restore_into_another_store_or_thread_is_refused(memory_box: Box) -> None:
     box = memory_box
     graph = talk(chat(box.saver), 5)
     with MemorySaver() as other:
@@ -283,7 +283,7 @@ def apart(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
-def test_an_archive_in_another_store_is_refused(apart: Callable[[], KeelSaver], face: str) -> None:
+def test_a_node_that_archives_in_another_store_is_refused(apart: Callable[[], KeelSaver], face: str) -> None:
     ours, theirs = apart(), apart()
     node = SlidingWindow(theirs, keep=("messages", 2))
     window = theirs.summarization_middleware(None, keep=("messages", 2))
@@ -295,7 +295,7 @@ def test_an_archive_in_another_store_is_refused(apart: Callable[[], KeelSaver], 
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
-def test_another_saver_of_the_same_store_is_not(tmp_path: Path, face: str) -> None:
+def test_a_node_may_use_another_saver_of_the_same_store(tmp_path: Path, face: str) -> None:
     with SqliteSaver(str(tmp_path / "k.db")) as one, SqliteSaver(str(tmp_path / "k.db")) as two:
         graph = chat(one, SlidingWindow(two, keep=("messages", 2)))
         invoke(Box(one, face), graph, {"messages": turns(0, 4)})
@@ -305,14 +305,14 @@ def test_another_saver_of_the_same_store_is_not(tmp_path: Path, face: str) -> No
         assert names(graph) == ["m0", "m1", "m2", "m3", "m3a"]
 
 
-def test_what_is_no_saver() -> None:
+def test_an_invalid_saver_is_refused() -> None:
     with pytest.raises(InvalidInput, match="no saver with an archive; did you mean keep="):
         SlidingWindow(("messages", 4))
     with pytest.raises(InvalidInput, match="needs one of Keel's"):
         SlidingWindow("redis://")
 
 
-def test_what_lists_do_is_one_reading(memory_box: Box) -> None:
+def test_listing_reads_the_archive_once(memory_box: Box) -> None:
     box = memory_box
     box.begin()
     for n in range(4):

@@ -43,7 +43,7 @@ def agent_of(saver: KeelSaver, summaries: Noting, ran: list[int], **options: Any
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_an_agent(face: str) -> None:
+async def test_an_agent_with_summaries_loses_no_messages(face: str) -> None:
     saver, summaries, ran = MemorySaver(), Noting(said=[f"summary {n}" for n in range(9)]), list[int]()
     agent, model = agent_of(saver, summaries, ran)
     question = {"messages": [HumanMessage("what do the pages say?", id="question")]}
@@ -63,7 +63,7 @@ async def test_an_agent(face: str) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_each_call_is_recorded_once_where_it_was_made(face: str) -> None:
+async def test_each_call_is_recorded_once_at_its_node(face: str) -> None:
     saver, ran = MemorySaver(), list[int]()
     agent, _ = agent_of(saver, summaries := Noting(), ran)
     await run(agent, face, {"messages": [HumanMessage("well?")]}, thread("1"))
@@ -75,7 +75,7 @@ async def test_each_call_is_recorded_once_where_it_was_made(face: str) -> None:
     assert all(call.checkpoint_id for call in recorded)
 
 
-def test_the_call_of_a_node_is_recorded_at_the_node() -> None:
+def test_the_call_of_a_summarization_node_is_recorded() -> None:
     saver = MemorySaver()
     graph = chat(SummarizationNode(Noting(), trigger=("messages", 5), keep=("messages", 2)), saver)
     graph.invoke({"messages": talk(3)}, thread("1"))
@@ -84,7 +84,7 @@ def test_the_call_of_a_node_is_recorded_at_the_node() -> None:
     assert (call.node, call.step) == ("shorten", part.step)
 
 
-def test_a_window_in_an_agent() -> None:
+def test_a_sliding_window_in_an_agent() -> None:
     saver = MemorySaver()
     window = saver.summarization_middleware(None, keep=("messages", 4), name="window")  # immediately, not after 50
     agent: Any = create_agent(Scripted(script=[]), [], middleware=[window], checkpointer=saver)
@@ -94,14 +94,14 @@ def test_a_window_in_an_agent() -> None:
     assert [*saver.archive("1").messages(), *state["messages"][:-1]] == talk(3)
 
 
-def test_two_of_them_have_names() -> None:
+def test_two_middlewares_have_distinct_names() -> None:
     saver = MemorySaver()
     long = saver.summarization_middleware(Noting(), trigger=("tokens", 10**6), name="long")
     agent = create_agent(Scripted(script=[]), [], middleware=[saver.summarization_middleware(Noting()), long])
     assert {"summarize.before_model", "long.before_model"} <= set(agent.get_graph().nodes)
 
 
-def test_drift_is_no_failing_model() -> None:
+def test_drift_detected_is_not_treated_as_a_failed_summary() -> None:
     """`on_drift="raise"` passes through the node: a warning would hide it."""
     saver = MemorySaver(on_drift="raise")
 
@@ -116,7 +116,7 @@ def test_drift_is_no_failing_model() -> None:
     assert [part.model for part in saver.archive("1")] == ["one"]
 
 
-def test_without_langchain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_middleware_without_langchain_explains_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "langgraph_keel.summaries.middleware", None)
     with pytest.raises(InvalidInput, match="pip install langchain"):
         MemorySaver().summarization_middleware(Noting())

@@ -46,7 +46,7 @@ def by_keel(messages: list[AnyMessage], trigger: Any, keep: Any, model: Noting) 
 
 
 @pytest.mark.parametrize("calls", [1, 2, 3])
-def test_pairs_at_every_budget(calls: int) -> None:
+def test_call_pairs_stay_together_at_every_budget(calls: int) -> None:
     messages = talk(6, calls)
     budgets = range(40, count_tokens_approximately(messages), 12)
     langmem = [bool(orphans(by_langmem(messages, budget, Noting()))) for budget in budgets]
@@ -63,7 +63,7 @@ def shown(model: Noting, gone: Sequence[BaseMessage]) -> int:
     return sum(str(message.text) in model.everything for message in gone)
 
 
-def test_how_much_of_what_goes_the_model_is_shown() -> None:
+def test_the_model_sees_all_removed_messages() -> None:
     messages: list[AnyMessage] = [
         HumanMessage(f"number {number}:" + " so it went on" * 30, id=f"{number}") for number in range(220)
     ]
@@ -78,7 +78,7 @@ def test_how_much_of_what_goes_the_model_is_shown() -> None:
     assert len(ours.seen) > 1
 
 
-def test_an_empty_answer() -> None:
+def test_an_empty_summary_removes_nothing() -> None:
     """The empty summary replaces the removed messages; Keel removes nothing."""
     messages, size = talk(8), (("messages", 20), ("messages", 4))
     summary, *kept = by_langchain(messages, *size, Noting(said=[""]))
@@ -87,7 +87,7 @@ def test_an_empty_answer() -> None:
         assert by_keel(messages, *size, Noting(said=[""])) == messages
 
 
-def test_their_summaries_are_messages_like_any_other() -> None:
+def test_summaries_by_langchain_are_ordinary_messages() -> None:
     """LangChain's summary of an earlier part of the thread is archived by Keel, too."""
     first, *kept = by_langchain(talk(8), ("messages", 20), ("messages", 4), Noting(said=["theirs"]))
     model = Noting(said=["ours"])

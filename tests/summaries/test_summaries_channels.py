@@ -45,7 +45,7 @@ def beside(name: str, node: Any, state: Any, saver: MemorySaver, is_sent: bool) 
 @pytest.mark.parametrize("name", ["answer", "talk"])  # LangGraph applies writes in the order of names
 @pytest.mark.parametrize("state", ["messages", "model", "delta", "langgraph's delta"])
 @pytest.mark.parametrize("node", NODES)
-async def test_what_other_nodes_write_in_the_same_step_stays(node: str, state: str, name: str, is_sent: bool) -> None:
+async def test_writes_of_other_nodes_in_the_same_step_are_kept(node: str, state: str, name: str, is_sent: bool) -> None:
     graph = beside(name, NODES[node], KINDS[state], saver := MemorySaver(), is_sent)
     for number in range(6):
         found = await run(graph, FACES[number % 2], ask(number), thread("1"))
@@ -80,7 +80,7 @@ class Refusing(TypedDict):
 @pytest.mark.parametrize("has_ids", [True, False], ids=["ids", "no ids"])
 @pytest.mark.parametrize("node", ["summary", "window"])
 @pytest.mark.parametrize("state", [Added, Plain, Refusing])
-def test_a_reducer_that_removes_nothing(state: Any, node: str, has_ids: bool) -> None:
+def test_a_reducer_that_cannot_remove_is_refused(state: Any, node: str, has_ids: bool) -> None:
     messages = [HumanMessage(f"{number}", id=f"{number}" if has_ids else None) for number in range(8)]
     model = Noting()
     options: Any = {"trigger": ("messages", 6), "keep": ("messages", 2)}
@@ -92,14 +92,14 @@ def test_a_reducer_that_removes_nothing(state: Any, node: str, has_ids: bool) ->
     assert graph.get_state(thread("1")).values["messages"] == messages
 
 
-def test_a_state_that_holds_orders_to_remove() -> None:
+def test_a_state_that_contains_remove_messages_is_refused() -> None:
     """An earlier node, or LangChain's, has left such a message in the thread."""
     graph = chat(SummarizationNode(Noting()), MemorySaver(), Added)
     with pytest.raises(InvalidInput, match="RemoveMessage"):
         graph.invoke({"messages": [*talk(1), RemoveMessage("question-0")]}, thread("1"))
 
 
-def test_a_summary_key_that_the_state_lacks() -> None:
+def test_a_missing_summary_key_is_refused() -> None:
     saver, model = MemorySaver(), Noting()
     graph = chat(SummarizationNode(model, summary_key="memory"), saver)
     with pytest.raises(InvalidInput, match="memory: dict"):  # at the first step, not when a summary is due
@@ -117,7 +117,7 @@ class Noted(MessagesState):
     noted: dict[str, Any]
 
 
-def test_a_function_that_calls_it_has_lists_and_keys_of_its_own() -> None:
+def test_a_function_may_call_the_node_with_its_own_keys() -> None:
     node = SummarizationNode(Noting(), trigger=("messages", 6), keep=("messages", 1), summary_key="memory")
 
     def shorten(state: Noted) -> Any:
@@ -131,7 +131,7 @@ def test_a_function_that_calls_it_has_lists_and_keys_of_its_own() -> None:
     assert [part.count for part in parts(saver)] == [8]
 
 
-def test_in_a_subgraph_that_forgets() -> None:
+def test_a_stateless_subgraph_summarizes_in_each_call() -> None:
     """Its removals do not reach the outer graph: each call shortens everything again."""
     inner = chat(SummarizationNode(Noting(), trigger=("messages", 5), keep=("messages", 2)), None)
     builder: Any = StateGraph(MessagesState)

@@ -65,7 +65,7 @@ sizes = st.tuples(st.sampled_from(["messages", "tokens"]), st.integers(1, 40))
 
 @settings(max_examples=examples(40))
 @given(conversations(), sizes)
-def test_a_cut_divides_a_conversation(messages: list[AnyMessage], keep: tuple[str, int]) -> None:
+def test_a_cut_divides_a_conversation_in_order(messages: list[AnyMessage], keep: tuple[str, int]) -> None:
     found = cut_at(messages, keep)
     gone, kept = ids(found.gone), ids(found.kept)
     assert sorted(gone + kept) == sorted(ids(messages))
@@ -77,7 +77,7 @@ def test_a_cut_divides_a_conversation(messages: list[AnyMessage], keep: tuple[st
 
 @settings(max_examples=examples(40))
 @given(conversations(), sizes)
-def test_no_pair_is_parted(messages: list[AnyMessage], keep: tuple[str, int]) -> None:
+def test_a_cut_separates_no_call_from_its_result(messages: list[AnyMessage], keep: tuple[str, int]) -> None:
     found = cut_at(messages, keep)
     gone, kept = set(ids(found.gone)), set(ids(found.kept))
     assert [pair for pair in pairs(messages) if not (set(pair) <= gone or set(pair) <= kept)] == []
@@ -88,7 +88,7 @@ def test_no_pair_is_parted(messages: list[AnyMessage], keep: tuple[str, int]) ->
 
 @settings(max_examples=examples(40))
 @given(conversations(), sizes)
-def test_what_must_stay_stays(messages: list[AnyMessage], keep: tuple[str, int]) -> None:
+def test_pinned_system_and_recent_messages_are_kept(messages: list[AnyMessage], keep: tuple[str, int]) -> None:
     kept = ids(cut_at(messages, keep).kept)
     assert [message for message in messages if pinned(message) and message.id not in kept] == []
     assert [name for name in ids(messages) if name.startswith("system") and name not in kept] == []
@@ -105,14 +105,14 @@ def test_what_must_stay_stays(messages: list[AnyMessage], keep: tuple[str, int])
 
 @settings(max_examples=examples(40))
 @given(conversations(), sizes)
-def test_nothing_stays_without_a_reason(messages: list[AnyMessage], keep: tuple[str, int]) -> None:
+def test_a_second_cut_removes_nothing(messages: list[AnyMessage], keep: tuple[str, int]) -> None:
     """A second cut of the kept messages removes nothing."""
     kept = cut_at(messages, keep).kept
     assert ids(cut_at(kept, keep).kept) == ids(kept)
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 3])
-def test_each_budget(calls: int) -> None:
+def test_cuts_respect_every_budget(calls: int) -> None:
     messages = talk(5, calls)
     for number in range(1, len(messages) + 1):
         found = cut(messages, ("messages", number), size, pinned)
@@ -125,12 +125,12 @@ def test_each_budget(calls: int) -> None:
         assert fits or len(found.kept) == 1
 
 
-def test_the_last_group_stays_though_it_is_larger_than_the_budget() -> None:
+def test_the_last_group_is_kept_even_beyond_the_budget() -> None:
     messages = talk(3, 2)[:-1]
     assert ids(cut_at(messages, ("tokens", 1)).kept) == ["asked-2", "result-call-2-0", "result-call-2-1"]
 
 
-def test_a_call_that_waits_stays() -> None:
+def test_an_unanswered_call_is_kept() -> None:
     messages = [*talk(1, 2)[:-2], *talk(5, 0, start=1)]
     found = cut_at(messages, ("messages", 2))
     assert ids(found.kept) == ["asked-0", "result-call-0-0", "question-5", "answer-5"]
@@ -138,7 +138,7 @@ def test_a_call_that_waits_stays() -> None:
     assert found.at == 0
 
 
-def test_call_ids_that_are_used_again() -> None:
+def test_reused_call_ids_belong_to_the_latest_call() -> None:
     """Some providers use tool names as ids: a result belongs to the latest call."""
     call: Any = {"name": "search", "args": {}, "id": "search"}
     messages: list[AnyMessage] = []

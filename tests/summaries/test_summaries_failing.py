@@ -46,7 +46,7 @@ def parts(saver: Any) -> list[Any]:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("why", [*SAYS_NOTHING, *FAILS])
-async def test_nothing_is_removed(face: str, why: str) -> None:
+async def test_a_failed_summary_removes_nothing(face: str, why: str) -> None:
     model = Noting(said=[(SAYS_NOTHING | FAILS)[why], "a summary"])
     graph, messages = graph_of(saver := MemorySaver(), model), talk(4)
     with pytest.warns(SummaryWarning, match="thread '1': .* nothing was removed") as told:
@@ -62,13 +62,13 @@ async def test_nothing_is_removed(face: str, why: str) -> None:
     assert [part.count for part in parts(saver)] == [16]
 
 
-def test_the_warning_is_about_the_program_that_runs_the_graph() -> None:
+def test_the_warning_points_to_the_line_that_runs_the_graph() -> None:
     with pytest.warns(SummaryWarning) as told:
         graph_of(MemorySaver(), Noting(said=[""])).invoke({"messages": talk(4)}, thread("1"))
     assert told[0].filename == __file__
 
 
-async def test_a_part_that_fails_fails_the_whole() -> None:
+async def test_a_failed_part_fails_the_whole_summary() -> None:
     model = Noting(said=["one", "two", ""])
     graph, messages = graph_of(saver := MemorySaver(), model, max_input_tokens=600), talk(30)
     with pytest.warns(SummaryWarning, match="returned an empty answer"):
@@ -78,7 +78,7 @@ async def test_a_part_that_fails_fails_the_whole() -> None:
 
 
 @pytest.mark.parametrize("why", [*SAYS_NOTHING, "error"])
-def test_the_error_ends_the_run_if_that_is_wanted(why: str) -> None:
+def test_on_error_raise_ends_the_run(why: str) -> None:
     error = RuntimeError if why == "error" else SummaryFailed
     graph = graph_of(saver := MemorySaver(), Noting(said=[(SAYS_NOTHING | FAILS)[why], "better"]), on_error="raise")
     with pytest.raises(error):
@@ -99,7 +99,7 @@ async def test_a_cancelled_run_removes_nothing() -> None:
     assert parts(saver) == []
 
 
-def test_a_question_to_a_person_is_no_failure() -> None:
+def test_an_interrupt_in_the_model_is_not_a_failure() -> None:
     class Asking(Noting):
         def _generate(self, *args: Any, **options: Any) -> Any:
             self.said = [interrupt("may I?")]
@@ -112,7 +112,7 @@ def test_a_question_to_a_person_is_no_failure() -> None:
     assert "yes, briefly" in result["messages"][0].text
 
 
-def test_an_archive_that_fails_ends_the_run_before_anything_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_archive_ends_the_run_before_any_removal(monkeypatch: pytest.MonkeyPatch) -> None:
     saver = MemorySaver()
     graph = graph_of(saver, Noting())
 
@@ -125,7 +125,7 @@ def test_an_archive_that_fails_ends_the_run_before_anything_is_removed(monkeypat
     assert len(graph.get_state(thread("1")).values["messages"]) == 20
 
 
-def test_without_an_archive() -> None:
+def test_a_node_without_an_archive() -> None:
     from langgraph.checkpoint.memory import InMemorySaver
 
     for saver in (None, InMemorySaver()):
@@ -160,7 +160,7 @@ def chatted(graph: Any, turns: range, durability: Any) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("lost_reply", [False, True])
-def test_a_store_that_breaks_at_any_request_loses_nothing(durability: str, lost_reply: bool) -> None:
+def test_a_store_failure_at_any_request_loses_no_messages(durability: str, lost_reply: bool) -> None:
     for at in count():
         graph, fault = graph_of(saver := MemorySaver(), Noting()), Fault(at, lost_reply=lost_reply)
         said = chatted(graph, range(4), durability)

@@ -42,7 +42,7 @@ TRIGGERS: dict[str, tuple[Any, Any, list[int]]] = {
 
 
 @pytest.mark.parametrize("name", TRIGGERS)
-def test_when_it_acts_and_what_stays(name: str) -> None:
+def test_triggers_and_kept_messages(name: str) -> None:
     trigger, keep, wanted = TRIGGERS[name]
     node = SummarizationNode(Noting(window=1000), trigger=trigger, keep=keep)
     assert lengths(chat(node, MemorySaver()), 6) == wanted
@@ -80,17 +80,17 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_meant_is_refused(name: str) -> None:
+def test_invalid_options_are_refused(name: str) -> None:
     with pytest.raises(InvalidInput):
         SummarizationNode(**{"model": Noting(), **REFUSED[name]})
 
 
-def test_what_else_keeps_it_from_being_due_may_keep_more() -> None:
+def test_a_trigger_with_several_conditions_may_keep_more_messages() -> None:
     SummarizationNode(Noting(), trigger={"messages": 6, "steps": 9}, keep=("messages", 20))
     SummarizationNode(Noting(), trigger=("tokens", 100), keep=("messages", 200))
 
 
-def test_what_it_says_of_itself() -> None:
+def test_nodes_and_middleware_have_a_repr() -> None:
     node = SummarizationNode(Noting(), trigger=("tokens", 4000), keep=("messages", 9))
     assert repr(node) == "SummarizationNode(model='Noting', trigger=('tokens', 4000), keep=('messages', 9))"
     assert repr(SlidingWindow()) == "SlidingWindow(model=None, trigger=None, keep=('messages', 20))"
@@ -98,7 +98,7 @@ def test_what_it_says_of_itself() -> None:
     assert repr(shorten).startswith("KeelSummarization(SummarizationNode(model='Noting', trigger=('messages', 50)")
 
 
-def test_a_model_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_can_be_given_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("langchain.chat_models.init_chat_model", lambda name: Noting(said=[name]))
     model = SummarizationNode("openai:gpt-5")._model  # private: the model that was made from the name
     assert isinstance(model, Noting)
@@ -109,7 +109,7 @@ def test_a_model_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_states_of_each_kind(kind: str, face: str) -> None:
+async def test_summaries_in_states_of_each_kind(kind: str, face: str) -> None:
     key = "summary" if kind in ("summary", "model", "dataclass") else None
     node = SummarizationNode(Noting(), trigger=("messages", 5), keep=("messages", 2), summary_key=key)
     graph = chat(node, saver := MemorySaver(), KINDS[kind])
@@ -142,7 +142,7 @@ def all_said(rounds: int) -> list[BaseMessage]:
     ]
 
 
-def test_another_key_for_the_messages() -> None:
+def test_messages_can_have_another_key() -> None:
     node = SummarizationNode(Noting(), trigger=("messages", 5), keep=("messages", 1), messages_key="talk")
     graph = chat(node, saver := MemorySaver(), Other, "talk")
     for number in range(3):
@@ -153,7 +153,7 @@ def test_another_key_for_the_messages() -> None:
         chat(SummarizationNode(Noting()), saver, Other, "talk").invoke(ask(0, "talk"), thread("2"))
 
 
-def test_what_the_summary_says_of_itself() -> None:
+def test_a_summary_carries_facts_about_itself() -> None:
     graph = chat(SummarizationNode(Noting(), keep=("messages", 1), trigger=("messages", 9)), saver := MemorySaver())
     messages = talk(60)
     summary = graph.invoke({"messages": messages}, thread("1"))["messages"][0]
@@ -183,7 +183,7 @@ def test_a_window_that_moves_in_steps() -> None:
     assert node.get_name() == "trim"
 
 
-def test_what_is_pinned_stays() -> None:
+def test_pinned_messages_are_kept() -> None:
     first: list[Any] = [
         SystemMessage("be kind", id="system"),
         HumanMessage("my name is Ada", id="name"),
@@ -236,7 +236,7 @@ def test_a_call_from_the_functional_api() -> None:
 
 @pytest.mark.parametrize("memory", [None, True], ids=["fresh", "remembering"])
 @pytest.mark.parametrize("face", FACES)
-async def test_in_a_subgraph(face: str, memory: Any) -> None:
+async def test_parts_of_a_subgraph_are_in_the_outer_archive(face: str, memory: Any) -> None:
     """The archive is the outer graph's, and each part names its subgraph."""
     inner = chat(SummarizationNode(Noting(), trigger=("messages", 6), keep=("messages", 1)), memory)
     builder = StateGraph(MessagesState)
@@ -250,7 +250,7 @@ async def test_in_a_subgraph(face: str, memory: Any) -> None:
     assert part.count == 14
 
 
-def test_any_runnable_is_a_model() -> None:
+def test_any_runnable_can_be_the_model() -> None:
     found: Any = {
         "text": RunnableLambda(lambda prompt: "a summary"),
         "bound": Noting().with_retry(),
@@ -264,13 +264,13 @@ def test_any_runnable_is_a_model() -> None:
         node.invoke(talk(8))
 
 
-def test_there_must_be_a_thread() -> None:
+def test_a_node_without_a_thread_is_refused() -> None:
     node = SummarizationNode(Noting(), MemorySaver(), trigger=None)
     with pytest.raises(InvalidConfig):
         node.invoke(talk(8))
 
 
-def test_its_tokens_are_not_streamed_as_an_answer() -> None:
+def test_tokens_of_a_summary_are_not_streamed() -> None:
     graph = chat(SummarizationNode(FakeListChatModel(responses=["word " * 9]), keep=("messages", 1)), MemorySaver())
     streamed = list(graph.stream({"messages": talk(11)}, thread("1"), stream_mode="messages"))
     assert [(m.id, told["langgraph_node"]) for m, told in streamed] == [("answer-answer-10", "answer")]

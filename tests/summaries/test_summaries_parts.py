@@ -26,7 +26,7 @@ def summarized(model: Noting, messages: Sequence[BaseMessage], **options: Any) -
     return found
 
 
-def test_everything_is_seen_in_parts_that_fit() -> None:
+def test_the_model_sees_all_messages_in_parts_that_fit() -> None:
     model, messages = Noting(said=["first", "second", "third", "last"], window=1000), talk(80, 2)
     _, summary, *kept = summarized(model, messages)
     assert len(model.seen) > 10
@@ -41,7 +41,7 @@ def test_everything_is_seen_in_parts_that_fit() -> None:
     assert kept == messages[-1:]
 
 
-def test_a_message_that_is_larger_than_the_window_is_seen_in_slices() -> None:
+def test_a_message_larger_than_the_window_is_sliced() -> None:
     words = " ".join(f"word-{number}" for number in range(5000))
     model = Noting(window=1000)
     messages: list[AnyMessage] = [HumanMessage("before"), ToolMessage(words, tool_call_id="1"), *talk(1)]
@@ -66,7 +66,7 @@ def test_no_text_is_lost(said: list[str], window: int) -> None:
     assert [text for text in said if text not in shown.replace("</human>\n<human>", "")] == []
 
 
-def test_parts_become_smaller_when_the_model_says_that_they_are_too_long() -> None:
+def test_parts_shrink_after_a_context_overflow() -> None:
     model, messages = Noting(said=[OVERFLOW, OVERFLOW, "one", OVERFLOW, "two"], window=10_000), talk(80, 2)
     _, summary, *_ = summarized(model, messages, on_error="raise")
     assert str(summary.text).endswith("two")
@@ -76,7 +76,7 @@ def test_parts_become_smaller_when_the_model_says_that_they_are_too_long() -> No
         summarized(Noting(said=[OVERFLOW]), messages, on_error="raise")
 
 
-def test_a_long_summary_is_a_part_by_itself() -> None:
+def test_a_long_summary_is_never_cut_off() -> None:
     """A summary by another model may fill a part alone, and is never cut off."""
     words = " ".join(f"fact-{number}" for number in range(2000))
     first = summarized(Noting(said=[words]), talk(3))[1]
@@ -123,7 +123,7 @@ MESSAGES: dict[str, tuple[BaseMessage, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_what_a_model_can_read_is_shown(name: str) -> None:
+def test_readable_content_of_messages_is_rendered(name: str) -> None:
     message, wanted = MESSAGES[name]
     shown = render(message)
     assert [text for text in wanted if text not in shown] == []
@@ -131,7 +131,7 @@ def test_what_a_model_can_read_is_shown(name: str) -> None:
     assert shown.count('"x": 1') <= 1
 
 
-def test_braces_in_what_was_said_mean_nothing() -> None:
+def test_braces_in_messages_are_literal() -> None:
     prompt = 'Say {"json": 1}: {previous}{messages}'
     assert fill_prompt(prompt, ["{previous} {0}"], "{messages}").count("{messages}") == 1
     assert fill_prompt("All: {messages}", ["it"], "before").endswith(
@@ -139,13 +139,13 @@ def test_braces_in_what_was_said_mean_nothing() -> None:
     )
 
 
-def test_a_prompt_of_the_users_own() -> None:
+def test_a_custom_prompt() -> None:
     model = Noting()
     summarized(model, talk(2), prompt='In {"json"}: {messages}')
     assert model.seen[0].startswith('In {"json"}: <human>\nquestion 0')
 
 
-def test_a_prompt_that_shows_nothing_is_refused() -> None:
+def test_a_prompt_without_messages_is_refused() -> None:
     with pytest.raises(InvalidInput, match="messages"):
         SummarizationNode(Noting(), archive=False, prompt="Summarize!")
     with pytest.raises(InvalidInput, match="leaves less than 200 tokens"):

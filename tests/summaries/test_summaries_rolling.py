@@ -47,7 +47,7 @@ def stored(saver: KeelSaver, messages: Any) -> list[Any]:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("backend", BACKENDS)
-async def test_all_comes_back_to_the_byte(stores: Any, backend: str, face: str) -> None:
+async def test_rolling_summaries_are_restored_byte_by_byte(stores: Any, backend: str, face: str) -> None:
     stores[backend].wipe()
     saver: KeelSaver = stores[backend].open()
     graph = chat(node(model := Noting(said=SAID)), saver)
@@ -78,7 +78,7 @@ async def test_all_comes_back_to_the_byte(stores: Any, backend: str, face: str) 
 
 
 @pytest.mark.parametrize("durability", ["sync", "exit"])
-def test_the_savers_rule_beside_it_finds_nothing_more_to_archive(durability: Any) -> None:
+def test_the_savers_rule_archives_nothing_more(durability: Any) -> None:
     saver = MemorySaver(archive_removed=True)
     graph = chat(node(), saver)
     for number in range(3):
@@ -104,7 +104,7 @@ def killed_while_summarizing(path: Path, durability: Any, is_before: bool) -> No
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("is_before", [True, False], ids=["before", "after"])
-def test_killed_between_the_archive_and_the_commit(tmp_path: Path, is_before: bool, durability: Any) -> None:
+def test_a_kill_between_archive_and_commit_loses_no_messages(tmp_path: Path, is_before: bool, durability: Any) -> None:
     path = tmp_path / "agent.db"
     with SqliteSaver(str(path)) as saver:
         chat(node(), saver).invoke({"messages": turn(0)}, thread("1"), durability=durability)

@@ -3,13 +3,12 @@
 quick   `pytest` alone. Omits slow tests and repeated combinations of parameters. The contract runs in memory with the
         blocking face, warm, and with the async face, cold; on SQLite with one of these, alternating by test. A third
         of it runs on files, PostgreSQL and Redis, with a keyring, and on two stores in memory. Any other test with a
-        backend runs in all combinations on its first backend, and once on two others.
-ci      Adds samples of the slow tests: kills, power cuts, LangGraph's own suite, the notebooks. The contract runs in
-        memory with each face and temperature, and on SQLite, files, PostgreSQL and Redis with one face each (in each
-        test, two stores use the blocking and two the async face). With a keyring and on two stores, it runs in memory
-        with one face. A third of it runs on stores that differ from these by their client or a layer (THIRDS). Any
-        other test runs in all combinations on its first backend, on another one with each value of each parameter,
-        and once on a third one. A slow or heavy test runs on its first backend, and once on one other.
+        backend runs on one of its backends with each value of each parameter, and once on a second one. Both differ by
+        test, so that all backends are used.
+ci      Adds samples of the slow tests: kills, power cuts, LangGraph's own suite, the notebooks. A slow or heavy test
+        runs on one of its backends. The contract runs on SQLite, files, PostgreSQL and Redis with one face each (in
+        each test, two stores use the blocking and two the async face). With a keyring and on two stores, it runs in
+        memory with one face. A sixth of it runs on stores that differ from these by their client or a layer (SIXTHS).
 full    Everything, with the whole matrices and large samples. The contract runs with each face and temperature on the
         stores that keep the data, and with two of these four on the stores on top of them
         (support/contract/brief.py).
@@ -53,7 +52,7 @@ A store cannot confuse the other combinations: only the engine knows the differe
 STORES = ("TestSqliteFile", "TestFiles", "TestPostgres", "TestRedis")
 LAYERED = ("TestSealedMemory", "TestTieredMemory")
 """A layer on the cheapest store: the whole contract, by one face."""
-THIRDS = (
+SIXTHS = (
     # The same scripts and statements as another store of the contract, by another client or connection.
     *("TestRedisCluster", "TestSqliteInMemory"),
     *("TestSealedSqlite", "TestSealedPostgres", "TestTieredRedisBeforeSqlite"),
@@ -61,8 +60,8 @@ THIRDS = (
     # itself (tests/blobs).
     *("TestNamelessMemory", "TestNamelessSqlite", "TestSqliteOfTenant", "TestBlobsMemory"),
 )
-"""`.ci/run` takes a third of the contract on these, by one face and without EVERYWHERE, and nothing on other stores."""
-TAKEN = frozenset({"TestMemory", *STORES, *LAYERED, *THIRDS})
+"""`.ci/run` takes a sixth of the contract on these, by one face and without EVERYWHERE, and nothing on other stores."""
+TAKEN = frozenset({"TestMemory", *STORES, *LAYERED, *SIXTHS})
 """The stores of the contract in the tiers before the full one."""
 LONGEST = 3600
 """Maximum duration of a large sample, in seconds."""
@@ -100,7 +99,7 @@ def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
     tiers: dict[pytest.Item, Tier] = {}
     for name, group in groups.items():
         is_contract = any(f"contract/{each}.py::" in name for each in CONTRACTS)
-        quick, ci = _of_contract(name, group) if is_contract else _of_backends(name, group)
+        quick, ci = _of_contract(name, group) if is_contract else [[*_of_backends(name, group)]] * 2
         tiers.update((item, "ci") for item in ci)
         tiers.update((item, "quick") for item in quick)
     for item in items:
@@ -119,32 +118,28 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     is_third, is_everywhere = turn // 2 % 3 == 0, any(words in name for words in EVERYWHERE)
     if store == "TestMemory":
         covering = list(_covering(name, both))
-        return (covering, covering) if is_everywhere else (both, group)
+        return (covering, covering) if is_everywhere else (both, both)
     if store in LAYERED:
         return one if is_third else (), one
-    if store in THIRDS:
-        return (), one if is_third and not is_everywhere else ()
+    if store in SIXTHS:
+        return (), one if turn // 2 % 6 == 0 and not is_everywhere else ()
     if store not in STORES:
         return (), ()
     return one if is_third or store == STORES[0] else (), one
 
 
-def _of_backends(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pytest.Item], Iterable[pytest.Item]]:
-    """Return the quick tests of any other function, and those of `.ci/run`."""
+def _of_backends(name: str, group: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the tests of any other function below the full tier."""
     backends: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in group:
         backends[_backend(item)].append(item)
-    first = next((one for one in BACKENDS if one in backends), "")
-    whole = backends.pop("", []) + backends.pop(first, [])
-    others = [list(_covering(name, those)) for those in backends.values()]
-    if not others:
-        return whole, whole
-    start = crc32(name.encode()) % len(others)
-    turn = [*others[start:], *others[:start]]
-    if any(item.get_closest_marker(mark) for item in group for mark in ("heavy", "slow")):
-        return [*whole, turn[0][0]], [*whole, turn[0][0]]
-    others_once = [each[0] for each in turn[:2]]
-    return [*whole, *others_once], [*whole, *turn[0], *others_once]
+    yield from backends.pop("", ())
+    is_slow = any(item.get_closest_marker(mark) for item in group for mark in ("heavy", "slow"))
+    turned = sorted(backends, key=lambda backend: crc32(f"{name} {backend}".encode()))
+    for backend in turned[:1]:
+        yield from _covering(name, backends[backend])
+    for backend in turned[1 : 1 if is_slow else 2]:
+        yield backends[backend][0]
 
 
 def _backend(item: pytest.Item) -> str:

@@ -67,7 +67,7 @@ def fenced(postgres_server: PostgresServer) -> Iterator[Fenced]:
         admin.execute(SQL("DROP ROLE {}").format(Identifier(role)))
 
 
-def test_a_role_has_all_that_its_tenant_has(fenced: Fenced) -> None:
+def test_a_database_role_can_use_its_tenant(fenced: Fenced) -> None:
     with fenced.open() as saver:
         ours = saver.for_tenant("acme")
         assert chat(ours).invoke({"n": 5}, at("t")) == {"n": 6}
@@ -78,7 +78,7 @@ def test_a_role_has_all_that_its_tenant_has(fenced: Fenced) -> None:
         assert sorted(ours.retention.erase("ada", reclaim=False).threads) == ["t", "u"]
 
 
-def test_a_role_reaches_nothing_else(fenced: Fenced) -> None:
+def test_a_database_role_cannot_reach_other_tenants(fenced: Fenced) -> None:
     with fenced.open() as saver:
         assert (list(saver.threads()), saver.tenants.list()) == ([], ["acme"])
         theirs = saver.for_tenant("beta")
@@ -115,14 +115,14 @@ TRIES = [
 
 
 @pytest.mark.parametrize("statement", TRIES)
-def test_no_statement_gets_over_it(fenced: Fenced, statement: str) -> None:
+def test_no_statement_escapes_the_role_of_a_tenant(fenced: Fenced, statement: str) -> None:
     with fenced.connect() as connection, pytest.raises(InsufficientPrivilege), connection.transaction():
         connection.execute(statement.replace("{schema}", fenced.schema))
     with PostgresSaver(fenced.url, schema=fenced.schema) as saver:  # as another process
         assert saver.for_tenant("beta").get_tuple(at("t"))
 
 
-def test_a_temporary_table_is_seen_by_its_own_session_only(fenced: Fenced) -> None:
+def test_temporary_tables_do_not_affect_other_sessions(fenced: Fenced) -> None:
     with fenced.connect() as connection:
         connection.execute("CREATE TEMP TABLE keel_format (format int)")
         connection.execute("CREATE TEMP TABLE keel_threads (LIKE pg_class)")
@@ -132,7 +132,7 @@ def test_a_temporary_table_is_seen_by_its_own_session_only(fenced: Fenced) -> No
 
 
 @pytest.mark.parametrize("table", ["threads", "entries", "items", "floors", "batches", "cells"])
-def test_no_row_of_others_is_read_changed_or_deleted(fenced: Fenced, table: str) -> None:
+def test_a_role_cannot_read_change_or_delete_rows_of_others(fenced: Fenced, table: str) -> None:
     name = f"{fenced.schema}.keel_{table}"
     with psycopg.connect(fenced.url) as admin, fenced.connect() as connection:
         mine = "thread_id LIKE chr(31) || 'acme' || chr(31) || '%'"
@@ -145,7 +145,7 @@ def test_no_row_of_others_is_read_changed_or_deleted(fenced: Fenced, table: str)
         assert admin.execute(others.encode()).fetchone() == before
 
 
-def test_a_user_of_redis_reaches_what_its_tenant_has(redis_url: str, redis_prefix: str) -> None:
+def test_a_redis_user_reaches_only_its_tenant(redis_url: str, redis_prefix: str) -> None:
     """As `tenants/README.md` documents."""
     user = f"acme{token_hex(4)}"
     space = f"acme#{redis_prefix}:*"

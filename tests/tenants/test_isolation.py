@@ -204,14 +204,14 @@ def outcome(act: Callable[..., Any], program: Program, *given: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_each_sees_what_he_has(place: Place) -> None:
+def test_random_work_of_tenants_is_isolated(place: Place) -> None:
     with place.open() as shared:
         work(shared, "" if place.options else place.url)  # a command finds a store by its URL alone
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_each_sees_what_he_has_in_memory() -> None:
+def test_random_work_of_tenants_is_isolated_in_memory() -> None:
     with MemorySaver() as shared:
         work(shared)
 

@@ -17,7 +17,7 @@ def put(saver: Any, thread: str = "t") -> None:
 
 
 @pytest.mark.parametrize("before", ["shop:", "a:b:", "keel:", "shop@"])
-def test_a_prefix_of_redis_is_no_tenant_of_another(redis_url: str, redis_prefix: str, before: str) -> None:
+def test_a_redis_prefix_is_not_mistaken_for_a_tenant(redis_url: str, redis_prefix: str, before: str) -> None:
     def opened(prefix: str) -> RedisSaver:
         return RedisSaver(redis_url, prefix=prefix, durability="any")
 
@@ -37,13 +37,13 @@ def test_a_prefix_of_redis_is_no_tenant_of_another(redis_url: str, redis_prefix:
         assert list(saver.check()) == list(other.check()) == []
 
 
-def test_no_prefix_of_redis_looks_like_one_of_a_tenant(redis_url: str) -> None:
+def test_a_redis_prefix_that_looks_like_a_tenant_is_refused(redis_url: str) -> None:
     with pytest.raises(InvalidInput, match="prefix"):
         RedisSaver(redis_url, prefix="shop#keel")
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_the_directory_of_a_tenant_is_no_store_of_its_own(tmp_path: Path, read_only: bool) -> None:
+def test_the_directory_of_a_tenant_cannot_be_opened_as_a_store(tmp_path: Path, read_only: bool) -> None:
     with FileSaver(tmp_path) as saver:
         put(saver.for_tenant("acme"))
     for name in ("acme", "shop"):
@@ -55,7 +55,7 @@ def test_the_directory_of_a_tenant_is_no_store_of_its_own(tmp_path: Path, read_o
         assert saver.for_tenant("acme").get_tuple(at("t"))
 
 
-def test_schemas_of_postgres_are_apart(postgres_url: str) -> None:
+def test_postgres_schemas_keep_tenants_separate(postgres_url: str) -> None:
     names = ["keel acme", "\x1facme\x1f"]
     with (
         PostgresSaver(postgres_url) as saver,

@@ -54,7 +54,7 @@ def told(saver: KeelSaver) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.heavy
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_one_tenant_has_is_nobody_else_s(stores: Any, backend: str, options: dict[str, Any]) -> None:
+def test_tenants_are_isolated_in_every_feature(stores: Any, backend: str, options: dict[str, Any]) -> None:
     """The golden story, which uses every feature, written by two tenants in turn."""
     store = stores[backend]
     store.wipe()
@@ -88,13 +88,13 @@ def test_what_one_tenant_has_is_nobody_else_s(stores: Any, backend: str, options
 
 
 @pytest.mark.parametrize("name", WRONG, ids=lambda name: repr(name)[:12])
-def test_a_name_that_cannot_be_one(name: Any) -> None:
+def test_an_invalid_tenant_name_is_refused(name: Any) -> None:
     with pytest.raises(InvalidInput, match="cannot name a tenant"):
         MemorySaver().for_tenant(name)
 
 
 @pytest.mark.parametrize("name", ["a", "Acme", "ann@example.com", "0f8b2c1e-5d2a-4b5c-9d53-8f6a4a2f3b11", "a" * 64])
-def test_a_name_of_its_own_letters(place: Place, name: str) -> None:
+def test_tenant_names_are_case_sensitive(place: Place, name: str) -> None:
     with place.open() as saver:
         chat(saver.for_tenant(name)).invoke({"n": 1}, at("t"))
         chat(saver.for_tenant("other")).invoke({"n": 1}, at("t"))
@@ -122,7 +122,7 @@ def saver(place: Place) -> Iterator[KeelSaver]:
         yield saver
 
 
-def test_no_thread_is_named_as_those_of_tenants_are(saver: KeelSaver) -> None:
+def test_a_thread_id_that_looks_like_one_of_a_tenant_is_refused(saver: KeelSaver) -> None:
     """In shared tables, such a name would give the default view a tenant's data."""
     chat(saver.for_tenant("acme")).invoke({"n": 1}, at("t"))
     for who in (saver, saver.for_tenant("beta")):
@@ -134,7 +134,7 @@ def test_no_thread_is_named_as_those_of_tenants_are(saver: KeelSaver) -> None:
             who.copy_thread("\x1facme\x1ft", "mine")
 
 
-def test_a_tenant_is_required(tmp_path: Path) -> None:
+def test_tenants_required_refuses_calls_without_a_tenant(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "agent.db", tenants="required") as saver:
         for call in (
             lambda: saver.get_tuple(at("t")),
@@ -154,7 +154,7 @@ def test_a_tenant_is_required(tmp_path: Path) -> None:
         assert saver.tenants.list() == ["acme"]
 
 
-def test_a_tenant_sees_no_other_one(saver: KeelSaver) -> None:
+def test_a_tenant_cannot_see_other_tenants(saver: KeelSaver) -> None:
     ours = saver.for_tenant("acme")
     assert ours is saver.for_tenant("acme")
     assert (saver.tenant, ours.tenant) == (None, "acme")
@@ -168,7 +168,7 @@ def test_a_tenant_sees_no_other_one(saver: KeelSaver) -> None:
     assert ours.raw.get_tuple(at("t")) is None
 
 
-def test_closing_what_a_tenant_has_closes_nothing_of_others(place: Place) -> None:
+def test_closing_a_view_of_a_tenant_keeps_the_saver_open(place: Place) -> None:
     with place.open() as saver:
         with saver.for_tenant("acme") as ours:
             chat(ours).invoke({"n": 1}, at("t"))
@@ -176,13 +176,13 @@ def test_closing_what_a_tenant_has_closes_nothing_of_others(place: Place) -> Non
         assert chat(saver.for_tenant("acme")).invoke({"n": 5}, at("t")) == {"n": 6}
 
 
-def test_git_has_no_tenants(tmp_path: Path) -> None:
+def test_a_saver_with_git_refuses_tenants(tmp_path: Path) -> None:
     run(["git", "init", "--quiet", str(tmp_path)], check=True)
     with FileSaver(tmp_path / "threads", git=True) as saver, pytest.raises(InvalidInput, match="git=True"):
         saver.for_tenant("acme")
 
 
-def test_upkeep_prunes_what_tenants_have(place: Place) -> None:
+def test_upkeep_prunes_threads_of_tenants(place: Place) -> None:
     with place.open(keep_last=1, upkeep_every=3600) as saver:
         for tenant in ("acme", "beta"):
             chat(saver.for_tenant(tenant)).invoke({"n": 1}, at("t"))
@@ -192,7 +192,7 @@ def test_upkeep_prunes_what_tenants_have(place: Place) -> None:
             assert [each.checkpoints for each in who.threads()] == [1]
 
 
-def test_the_command_line_is_a_tenant_s(place: Place, tmp_path: Path) -> None:
+def test_commands_are_limited_to_their_tenant(place: Place, tmp_path: Path) -> None:
     if place.options:  # a command finds a store by its URL alone
         place = Place("sqlite", f"sqlite:///{tmp_path / 'agent.db'}")
     with place.open() as saver:
@@ -232,7 +232,7 @@ def test_each_tenant_has_a_key_and_all_are_rotated(tmp_path: Path) -> None:
             assert chat(who).invoke({"n": 5}, at("t")) == {"n": 6}
 
 
-def test_what_one_tenant_has_does_not_open_as_another_s(tmp_path: Path) -> None:
+def test_sealed_data_of_a_tenant_does_not_open_as_that_of_another(tmp_path: Path) -> None:
     """Even if an attacker with database access renames it to the other tenant's."""
     keyring = Keyring(LocalKey("k", bytes(range(32))))
     with SqliteSaver(tmp_path / "agent.db", encryption=keyring) as saver:
@@ -247,7 +247,7 @@ def test_what_one_tenant_has_does_not_open_as_another_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encryption", [None, Keyring(LocalKey("k", bytes(range(32))))], ids=["plain", "sealed"])
-def test_a_tenant_who_leaves_leaves_nothing(place: Place, encryption: Keyring | None) -> None:
+def test_deleting_a_tenant_removes_all_of_its_data(place: Place, encryption: Keyring | None) -> None:
     with place.open(encryption=encryption) as saver:
         for who in (saver, saver.for_tenant("acme"), saver.for_tenant("beta")):
             chat(who).invoke({"n": 1}, at("t"))
@@ -276,7 +276,7 @@ def test_a_tenant_who_leaves_leaves_nothing(place: Place, encryption: Keyring | 
         assert not saver.tenants.delete("acme").threads
 
 
-def test_what_a_deletion_left_that_was_cut_off_goes_with_the_next(place: Place) -> None:
+def test_an_interrupted_deletion_of_a_tenant_is_completed_by_the_next(place: Place) -> None:
     """Cut off after each request that writes."""
     with place.open() as saver:
         view = saver.for_tenant("acme")
@@ -293,7 +293,7 @@ def test_what_a_deletion_left_that_was_cut_off_goes_with_the_next(place: Place) 
             assert saver.tenants.list() == []
 
 
-def test_what_is_damaged_goes_as_well(tmp_path: Path) -> None:
+def test_deleting_a_tenant_removes_damaged_threads(tmp_path: Path) -> None:
     with FileSaver(tmp_path / "store") as saver:
         chat(saver.for_tenant("acme")).invoke({"n": 1}, at("t"))
         (log,) = (tmp_path / "store" / "tenants" / "acme").glob("threads/*/log.jsonl")
@@ -302,7 +302,7 @@ def test_what_is_damaged_goes_as_well(tmp_path: Path) -> None:
     assert not (tmp_path / "store" / "tenants" / "acme").exists()
 
 
-def test_a_tenant_that_another_process_has_deleted_comes_again(place: Place) -> None:
+def test_a_tenant_deleted_by_another_process_can_be_used_again(place: Place) -> None:
     with place.open() as ours, place.open() as others:
         chat(ours.for_tenant("acme")).invoke({"n": 1}, at("t"))
         ours.for_tenant("acme").retention.set_policy(Retention(last=9))
@@ -312,7 +312,7 @@ def test_a_tenant_that_another_process_has_deleted_comes_again(place: Place) -> 
         assert chat(ours.for_tenant("acme")).invoke({"n": 1}, at("t")) == {"n": 2}
 
 
-def test_who_may_not_delete_a_tenant(saver: KeelSaver, tmp_path: Path) -> None:
+def test_invalid_deletions_of_a_tenant_are_refused(saver: KeelSaver, tmp_path: Path) -> None:
     chat(saver.for_tenant("acme")).invoke({"n": 1}, at("t"))
     for name in WRONG:
         with pytest.raises(InvalidInput, match="cannot name a tenant"):
@@ -347,7 +347,7 @@ def test_a_tenant_is_deleted_by_a_command(tmp_path: Path) -> None:
     assert keel_json("tenants", *url)["tenants"] == ["beta"]
 
 
-def test_usage_is_told_apart(place: Place, tmp_path: Path) -> None:
+def test_usage_is_grouped_by_tenant(place: Place, tmp_path: Path) -> None:
     with place.open() as saver:
         for who, threads in ((saver, "t"), (saver.for_tenant("acme"), "tu"), (saver.for_tenant("beta"), "tuv")):
             for name in threads:

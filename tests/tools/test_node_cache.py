@@ -74,7 +74,7 @@ A, AB = ("a", "bc"), ("ab", "c")
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_values_come_back_and_are_replaced(store: BaseCache[Any], face: str) -> None:
+async def test_values_are_read_back_and_replaced(store: BaseCache[Any], face: str) -> None:
     cache = Face(store, face)
     assert await cache.get((A, "1")) == {}
     assert await cache.get() == {}
@@ -88,7 +88,7 @@ async def test_values_come_back_and_are_replaced(store: BaseCache[Any], face: st
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_namespaces_do_not_collide_and_are_cleared_alone(store: BaseCache[Any], face: str) -> None:
+async def test_namespaces_are_distinct_and_cleared_separately(store: BaseCache[Any], face: str) -> None:
     cache = Face(store, face)
     names: list[tuple[str, ...]] = [A, AB, ("a",), ("a", "b", "c"), ("abc",), ("a", "bc", ""), ("", "abc")]
     await cache.set({(name, "k"): (number, None) for number, name in enumerate(names)})
@@ -101,7 +101,7 @@ async def test_namespaces_do_not_collide_and_are_cleared_alone(store: BaseCache[
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_value_lives_as_long_as_it_was_given(store: BaseCache[Any], face: str) -> None:
+async def test_a_value_expires_after_its_ttl(store: BaseCache[Any], face: str) -> None:
     cache = Face(store, face)
     await cache.set({(A, "short"): (1, 1), (A, "long"): (2, 60), (A, "for ever"): (3, None), (A, "never"): (4, 0)})
     assert set(await cache.get((A, "long"), (A, "for ever"), (A, "never"))) == {(A, "long"), (A, "for ever")}
@@ -112,7 +112,7 @@ async def test_a_value_lives_as_long_as_it_was_given(store: BaseCache[Any], face
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_time_to_live_need_not_be_whole(store: BaseCache[Any], face: str) -> None:
+async def test_a_ttl_may_be_a_fraction_of_a_second(store: BaseCache[Any], face: str) -> None:
     cache = Face(store, face)
     await cache.set({(A, "k"): (1, 0.5), (A, "l"): (2, 60.5)})  # type: ignore[dict-item]
     time.sleep(0.6)
@@ -120,7 +120,7 @@ async def test_a_time_to_live_need_not_be_whole(store: BaseCache[Any], face: str
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_what_is_read_is_no_part_of_the_cache(store: BaseCache[Any], face: str) -> None:
+async def test_values_are_copied_in_and_out(store: BaseCache[Any], face: str) -> None:
     cache = Face(store, face)
     value = {"list": [1]}
     await cache.set({(A, "k"): (value, None)})
@@ -129,7 +129,7 @@ async def test_what_is_read_is_no_part_of_the_cache(store: BaseCache[Any], face:
     assert await cache.get((A, "k")) == {(A, "k"): {"list": [1]}}
 
 
-async def test_clearing_takes_more_than_a_page(saver: KeelSaver) -> None:
+async def test_clear_removes_more_than_a_page(saver: KeelSaver) -> None:
     cache = KeelCache(saver)
     keys = [(A, str(number)) for number in range(510)]
     await cache.aset(dict.fromkeys(keys, (1, None)))
@@ -171,7 +171,7 @@ async def test_a_node_runs_once_for_all_threads(saver: KeelSaver, face: str) -> 
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_node_runs_again_when_its_time_is_over(saver: KeelSaver, face: str) -> None:
+async def test_a_node_runs_again_after_its_ttl(saver: KeelSaver, face: str) -> None:
     runs: list[int] = []
     graph = doubling(saver, runs, CachePolicy(ttl=2))
     for name, wait in (("1", 0.0), ("2", 0.0), ("3", 2.1)):
@@ -181,7 +181,7 @@ async def test_a_node_runs_again_when_its_time_is_over(saver: KeelSaver, face: s
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_tasks_run_once_and_can_be_forgotten(saver: KeelSaver, face: str) -> None:
+async def test_tasks_run_once_until_their_cache_is_cleared(saver: KeelSaver, face: str) -> None:
     runs: list[int] = []
     cache = KeelCache(saver)
     policy: CachePolicy[Any] = CachePolicy()
@@ -226,14 +226,14 @@ def asking(saver: KeelSaver, cache: BaseCache[Any]) -> Any:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_the_answer_of_a_person_is_given_to_nobody_else(saver: KeelSaver, face: str) -> None:
+async def test_a_result_with_an_answer_of_a_person_is_not_cached(saver: KeelSaver, face: str) -> None:
     graph = asking(saver, KeelCache(saver))
     for name, answer in (("1", 10), ("2", 20), ("1", 30)):
         assert question(await run(graph, face, {"n": 1}, thread(name))) == "how many?"
         assert (await resume(graph, face, answer, thread(name)))["out"] == answer
 
 
-async def test_langgraphs_own_cache_gives_it_to_the_next() -> None:
+async def test_langgraphs_own_cache_reuses_an_answer_of_a_person() -> None:
     """Why Keel does not cache this. If it fails, the check may have become needless."""
     graph = asking(MemorySaver(), InMemoryCache())
     await run(graph, "sync", {"n": 1}, thread("1"))
@@ -245,7 +245,7 @@ async def test_langgraphs_own_cache_gives_it_to_the_next() -> None:
 
 @pytest.mark.xfail(strict=True, reason="LangGraph gives its cache the writes of the outer task, which tell nothing")
 @pytest.mark.parametrize("face", FACES)
-async def test_nor_where_a_graph_inside_the_node_has_asked(face: str) -> None:
+async def test_a_result_of_a_node_with_an_asking_subgraph_is_not_cached(face: str) -> None:
     saver = MemorySaver()
 
     def ask(state: Doubled) -> dict[str, int]:
@@ -260,7 +260,7 @@ async def test_nor_where_a_graph_inside_the_node_has_asked(face: str) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_node_that_fails_is_not_kept(face: str) -> None:
+async def test_a_failed_node_is_not_cached(face: str) -> None:
     saver, runs = MemorySaver(), list[int]()
 
     def fail(state: Doubled) -> dict[str, int]:
@@ -298,7 +298,7 @@ class _Counting:
 
 
 @pytest.mark.slow
-def test_processes_share_what_is_kept(place: Place, tmp_path: Path) -> None:
+def test_processes_share_cached_results(place: Place, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     for _ in range(3):
         assert exit_code(forked(run_in_a_child, place, runs)) == 0
@@ -323,7 +323,7 @@ async def test_a_type_that_is_not_allowed_is_not_revived(
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_nothing_is_kept_that_could_not_be_read_back(face: str) -> None:
+async def test_a_value_of_a_type_that_is_not_allowed_is_not_stored(face: str) -> None:
     cache = Face(KeelCache(MemorySaver(types=[HumanMessage])), face)
     with pytest.raises(Exception, match="Order"):
         await cache.set({(A, "k"): ([("out", Order(1))], None)})
@@ -355,6 +355,6 @@ async def test_a_strict_saver_revives_the_types_of_the_graph(face: str) -> None:
         assert (await run(graph, face, {"order": Order(1)}, thread(name)))["order"] == Order(2)
 
 
-def test_only_savers_of_keel() -> None:
+def test_a_saver_of_langgraph_is_refused() -> None:
     with pytest.raises(InvalidInput, match="InMemorySaver"):
         KeelCache(InMemorySaver())  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ async def made(face: str, kept: BaseTool, saver: EngineSaver, *args: dict[str, A
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_required_idempotency_argument_is_given_and_the_call_is_kept(face: str) -> None:
+async def test_a_required_idempotency_argument_is_passed_and_the_call_is_cached(face: str) -> None:
     """The tool alone would refuse the call: only the cache passes the key."""
     keys: list[str] = []
 
@@ -80,7 +80,7 @@ SCHEMAS: dict[str, tuple[type[BaseModel], dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("case", SCHEMAS)
-async def test_what_a_schema_accepts_by_other_means_is_in_the_key(case: str, face: str) -> None:
+async def test_aliases_and_extra_arguments_are_part_of_the_key(case: str, face: str) -> None:
     schema, one, other = SCHEMAS[case]
     runs: list[Any] = []
 
@@ -103,7 +103,7 @@ class Payment(BaseModel):
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_default_that_is_new_each_time_makes_no_other_call(face: str) -> None:
+async def test_a_generated_default_does_not_change_the_key(face: str) -> None:
     acted: list[str] = []
 
     def pay(to: str, request_id: str) -> str:
@@ -122,7 +122,7 @@ async def test_a_default_that_is_new_each_time_makes_no_other_call(face: str) ->
 
 
 @pytest.mark.parametrize("ignored", [["conn"], []], ids=["ignored", "not given"])
-async def test_a_tool_whose_schema_cannot_be_shown_is_kept(ignored: list[str]) -> None:
+async def test_a_tool_without_a_json_schema_is_cached(ignored: list[str]) -> None:
     @tool
     def query(sql: str, conn: Callable[[], int] | None = None) -> str:
         """Query."""

@@ -160,7 +160,7 @@ def last_of(result: Any) -> ToolMessage:
 @pytest.mark.parametrize("shape", ["root", "nested"])
 @durabilities
 @faces
-async def test_a_second_payment_is_made(world: World, face: str, durability: Any, shape: str) -> None:
+async def test_a_second_equal_payment_is_made(world: World, face: str, durability: Any, shape: str) -> None:
     for day in range(1, 4):
         said = await tell(world, face, "pay bob 10", world.shaped(shape), durability=durability)
         assert said == f"receipt {day} for bob"
@@ -170,7 +170,9 @@ async def test_a_second_payment_is_made(world: World, face: str, durability: Any
 @pytest.mark.parametrize("shape", ["root", "nested"])
 @durabilities
 @faces
-async def test_a_tool_that_is_asked_until_it_has_finished(world: World, face: str, durability: Any, shape: str) -> None:
+async def test_a_polling_tool_is_called_until_it_has_finished(
+    world: World, face: str, durability: Any, shape: str
+) -> None:
     for turn in (1, 2):
         assert await tell(world, face, "poll", world.shaped(shape), durability=durability) == "finished"
         assert world.polls == 3 * turn
@@ -183,7 +185,7 @@ async def test_two_equal_calls_of_one_message_are_both_made(world: World, face: 
 
 
 @faces
-async def test_a_question_between_two_equal_calls(world: World, face: str) -> None:
+async def test_equal_calls_before_and_after_a_question_are_both_made(world: World, face: str) -> None:
     """The first call counts as used: its writes are stored, so it is not repeated."""
     pay = world.cache.tool(world.tools()[0])
 
@@ -209,7 +211,9 @@ async def test_a_question_between_two_equal_calls(world: World, face: str) -> No
 @pytest.mark.parametrize("shape", ["root", "nested"])
 @durabilities
 @faces
-async def test_a_payment_whose_checkpoint_was_lost(world: World, face: str, durability: Any, shape: str) -> None:
+async def test_a_payment_is_not_repeated_if_its_checkpoint_was_lost(
+    world: World, face: str, durability: Any, shape: str
+) -> None:
     graph = world.shaped(shape)
     await tell(world, face, "pay ada 10", graph, durability=durability)
     before = world.count()
@@ -226,7 +230,9 @@ async def test_a_payment_whose_checkpoint_was_lost(world: World, face: str, dura
 
 @durabilities
 @faces
-async def test_two_payments_whose_checkpoint_was_lost(world: World, face: str, durability: Any) -> None:
+async def test_two_equal_payments_are_not_repeated_if_their_checkpoint_was_lost(
+    world: World, face: str, durability: Any
+) -> None:
     """Each result answers one call, and the third payment is made."""
     world.ends["after"] = Killed()
     with pytest.raises(Killed):
@@ -238,7 +244,7 @@ async def test_two_payments_whose_checkpoint_was_lost(world: World, face: str, d
 
 
 @faces
-async def test_what_was_lost_answers_one_call(world: World, face: str) -> None:
+async def test_a_lost_result_answers_only_one_call(world: World, face: str) -> None:
     world.ends["after"] = Killed()
     with pytest.raises(Killed):
         await run(world.graph(), face, told("pay bob 10"), CONFIG)
@@ -249,7 +255,7 @@ async def test_what_was_lost_answers_one_call(world: World, face: str) -> None:
 
 
 @faces
-async def test_it_may_be_lost_again_and_again(world: World, face: str) -> None:
+async def test_a_payment_is_not_repeated_after_several_losses(world: World, face: str) -> None:
     for _ in range(3):
         world.ends["after"] = Killed()
         with pytest.raises(Killed):
@@ -261,7 +267,7 @@ async def test_it_may_be_lost_again_and_again(world: World, face: str) -> None:
 
 @durabilities
 @faces
-async def test_a_doubt_whose_checkpoint_was_lost(world: World, face: str, durability: Any) -> None:
+async def test_a_doubt_is_found_if_its_checkpoint_was_lost(world: World, face: str, durability: Any) -> None:
     world.ends["pay"] = Killed()
     with pytest.raises(Killed):
         await run(world.graph(), face, told("pay bob 10"), CONFIG, durability=durability)
@@ -278,7 +284,7 @@ async def test_a_doubt_whose_checkpoint_was_lost(world: World, face: str, durabi
     assert await tell(world, face, "pay bob 10", durability=durability) == "receipt 2 for bob"
 
 
-def test_a_doubt_is_named_by_a_few_letters(world: World) -> None:
+def test_a_doubt_is_found_by_a_short_key(world: World) -> None:
     world.ends["pay"] = Killed()
     with pytest.raises(Killed):
         world.graph().invoke(told("pay bob 10"), CONFIG)
@@ -299,7 +305,7 @@ def test_a_doubt_is_named_by_a_few_letters(world: World) -> None:
         world.cache.settle("t", stem[:6], "retry")
 
 
-def test_each_attempt_at_a_lost_call_has_its_idempotency_key(world: World) -> None:
+def test_each_attempt_at_a_lost_call_has_the_same_idempotency_key(world: World) -> None:
     keys: list[str] = []
 
     def pay(to: str, once: Annotated[str, InjectedToolArg] = "") -> str:
@@ -326,7 +332,7 @@ def test_each_attempt_at_a_lost_call_has_its_idempotency_key(world: World) -> No
 
 
 @faces
-async def test_a_call_that_was_kept_for_the_thread(world: World, face: str) -> None:
+async def test_a_resumed_step_finds_a_call_of_the_thread_scope(world: World, face: str) -> None:
     """Earlier versions kept every call for the thread; a resumed step must find it."""
     old = World(world.saver, ToolPolicy(scope="thread"), paid=world.paid, ends={"after": Killed()})
     with pytest.raises(Killed):
@@ -337,7 +343,7 @@ async def test_a_call_that_was_kept_for_the_thread(world: World, face: str) -> N
 
 
 @faces
-async def test_a_replay_gives_each_call_its_own_answer(world: World, face: str) -> None:
+async def test_a_replay_answers_each_equal_call_with_its_own_result(world: World, face: str) -> None:
     await tell(world, face, "poll")
     replay = await to_thread(world.saver.provenance.replay, world.graph(), CONFIG)
     assert world.polls == 3
@@ -350,7 +356,9 @@ async def test_a_replay_gives_each_call_its_own_answer(world: World, face: str) 
 @pytest.mark.parametrize("shape", ["root", "nested"])
 @durabilities
 @faces
-async def test_a_rewind_to_before_a_call_is_answered(world: World, face: str, durability: Any, shape: str) -> None:
+async def test_a_call_after_a_rewind_is_answered_from_the_ledger(
+    world: World, face: str, durability: Any, shape: str
+) -> None:
     graph = world.shaped(shape)
     await tell(world, face, "pay ada 10", graph, durability=durability)
     before = await to_thread(graph.get_state, CONFIG)
@@ -362,7 +370,7 @@ async def test_a_rewind_to_before_a_call_is_answered(world: World, face: str, du
 
 
 @faces
-async def test_a_rewind_to_after_a_call_knows_of_it(world: World, face: str) -> None:
+async def test_a_rewind_to_after_a_call_counts_it_as_used(world: World, face: str) -> None:
     """The twin of a checkpoint, and a twin of that, know the calls of the original."""
     for durability in DURABILITIES:
         await tell(world, face, "pay bob 10", durability=durability)
@@ -374,7 +382,7 @@ async def test_a_rewind_to_after_a_call_knows_of_it(world: World, face: str) -> 
 
 @durabilities
 @faces
-async def test_a_replay_of_langgraph_is_answered(world: World, face: str, durability: Any) -> None:
+async def test_a_replay_by_langgraph_repeats_no_payment(world: World, face: str, durability: Any) -> None:
     await tell(world, face, "pay bob 10", durability="sync")
     history = await to_thread(lambda: list(world.graph().get_state_history(CONFIG)))
     for state in history:
@@ -384,7 +392,7 @@ async def test_a_replay_of_langgraph_is_answered(world: World, face: str, durabi
 
 
 @faces
-async def test_a_way_that_was_left_still_knows_its_calls(world: World, face: str) -> None:
+async def test_an_abandoned_branch_still_knows_its_calls(world: World, face: str) -> None:
     """Another payment on the first branch is a new call, though the rewind reused one."""
     graph = world.graph()
     await tell(world, face, "pay ada 10")
@@ -398,7 +406,7 @@ async def test_a_way_that_was_left_still_knows_its_calls(world: World, face: str
 
 
 @faces
-async def test_a_step_that_was_written_past_is_not_made_again(world: World, face: str) -> None:
+async def test_a_call_of_a_skipped_step_is_not_repeated(world: World, face: str) -> None:
     """The step of the payment did not end, and the user asked again."""
     world.ends["after"] = Killed()
     with pytest.raises(Killed):
@@ -410,7 +418,7 @@ async def test_a_step_that_was_written_past_is_not_made_again(world: World, face
 
 @durabilities
 @faces
-async def test_a_pruned_payment_is_no_receipt(world: World, face: str, durability: Any) -> None:
+async def test_a_pruned_payment_does_not_answer_a_new_one(world: World, face: str, durability: Any) -> None:
     await tell(world, face, "pay bob 10", durability=durability)
     label = (await to_thread(world.graph().get_state, CONFIG)).config
     for policy in (Retention(last=1), Retention(last=2)):
@@ -424,7 +432,7 @@ async def test_a_pruned_payment_is_no_receipt(world: World, face: str, durabilit
 # -- concurrent calls --------------------------------------------------------------------------------------------------
 
 
-def test_a_call_waits_for_one_that_is_still_made(world: World) -> None:
+def test_a_call_waits_for_an_equal_call_that_is_still_running(world: World) -> None:
     """The process seemed dead but was alive, or a request was sent twice."""
     has_begun, may_end = threading.Event(), threading.Event()
     other = World(world.saver, paid=world.paid)
@@ -471,7 +479,7 @@ def tapped(world: World, tap: Any) -> World:
     return other
 
 
-def test_a_miss_is_three_trips_and_a_hit_one(world: World) -> None:
+def test_a_miss_takes_three_trips_and_a_hit_takes_one(world: World) -> None:
     trips = Trips()
     other = tapped(world, trips)
     pay = other.cache.tool(other.tools()[0])
@@ -494,7 +502,9 @@ def test_a_miss_is_three_trips_and_a_hit_one(world: World) -> None:
 
 @pytest.mark.parametrize("lost_reply", [False, True], ids=["not sent", "reply lost"])
 @pytest.mark.parametrize("state", ["done", "unknown"])
-def test_a_store_that_fails_while_a_lost_call_is_found(world: World, state: str, lost_reply: bool) -> None:
+def test_a_store_failure_while_finding_a_lost_call_repeats_no_payment(
+    world: World, state: str, lost_reply: bool
+) -> None:
     """If any request fails, the payment is not repeated: it is answered or in doubt."""
     for trip in count():
         world.ends["after" if state == "done" else "pay"] = Killed()

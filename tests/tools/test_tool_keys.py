@@ -142,7 +142,7 @@ def test_equal_values_have_equal_keys(value: Any, chance: random.Random) -> None
 
 @MANY
 @given(st.dictionaries(st.text(max_size=3), LEAVES, min_size=2, max_size=4), st.randoms(use_true_random=False))
-def test_the_order_of_arguments_makes_no_difference(args: dict[str, Any], chance: random.Random) -> None:
+def test_the_order_of_arguments_does_not_change_the_key(args: dict[str, Any], chance: random.Random) -> None:
     assert key_of(SECRET, "t", "", args) == key_of(SECRET, "t", "", rewritten(args, chance))
 
 
@@ -190,7 +190,7 @@ def namesake() -> Any:
     return Item("a")
 
 
-def test_classes_of_one_name_are_two() -> None:
+def test_classes_with_equal_names_have_different_keys() -> None:
     assert key(Item("a")) == key(Item("a"))
     assert key(Item("a")) != key(Item("b"))
     assert key(Item("a")) != key({"name": "a"})
@@ -202,18 +202,18 @@ def test_classes_of_one_name_are_two() -> None:
 
 @MANY
 @given(VALUES)
-def test_a_key_is_a_digest_that_another_secret_changes(value: Any) -> None:
+def test_a_key_is_a_digest_that_depends_on_the_secret(value: Any) -> None:
     assert re.fullmatch("[0-9a-f]{64}", key(value))
     assert key(value) == key(value)
     assert key(value, secret=b"l" * 32) != key(value)
 
 
-def test_the_name_of_the_tool_and_the_scope_make_a_difference() -> None:
+def test_tool_name_and_scope_change_the_key() -> None:
     keys = {key(1, name=name, scope=scope) for name in ("a", "ab", "b") for scope in ("", "a", "b", "run b")}
     assert len(keys) == 12
 
 
-def test_ignored_arguments_make_no_difference() -> None:
+def test_ignored_arguments_do_not_change_the_key() -> None:
     @tool
     def noisy(a: int, noise: Any) -> str:
         """Do something."""
@@ -243,7 +243,7 @@ def looped() -> Any:
     ],
     ids=["object", "namespace", "complex", "class", "loop", "surrogate"],
 )
-def test_what_has_no_canonical_form_is_named(value: Any, says: str) -> None:
+def test_an_argument_without_a_canonical_form_is_named(value: Any, says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         key(value)
 
@@ -260,7 +260,7 @@ print(key_of(b"k" * 32, "search", "", args))
 
 
 @pytest.mark.slow
-def test_every_process_has_the_same_keys() -> None:
+def test_keys_are_the_same_in_every_process() -> None:
     """Sets of strings have another order in every process."""
     printed = {
         subprocess.check_output([sys.executable, "-c", SOME], env={**os.environ, "PYTHONHASHSEED": seed}, timeout=60)
@@ -307,13 +307,13 @@ def key_of_call(args: dict[str, Any]) -> str:
         ({"query": "q", "unknown": 1}, {"query": "q"}),
     ],
 )
-def test_forms_of_one_call(one: dict[str, Any], other: dict[str, Any]) -> None:
+def test_equivalent_forms_of_a_call_have_equal_keys(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert key_of_call(one) == key_of_call(other)
     assert key_of_call(one) != key_of_call({**other, "query": "p"})
     assert key_of_call(one) != key_of_call({**other, "limit": 11})
 
 
-def test_a_tool_described_by_json_schema_gets_its_arguments_as_they_are() -> None:
+def test_a_tool_with_a_json_schema_uses_unvalidated_arguments() -> None:
     """Tools of MCP servers have a dict as their schema, which cannot validate."""
     schema = {"type": "object", "properties": {"n": {"type": "integer", "default": 1}, "m": {}}}
     remote = StructuredTool(name="remote", description="d", args_schema=schema, func=lambda **args: "x")
@@ -338,7 +338,7 @@ def node_of(cache: ToolCache, *tools: BaseTool) -> Callable[..., Any]:
     return run
 
 
-def test_what_the_graph_injects_makes_no_difference() -> None:
+def test_injected_arguments_do_not_change_the_key() -> None:
     seen: list[tuple[Any, ...]] = []
 
     @tool
@@ -365,7 +365,7 @@ def test_what_the_graph_injects_makes_no_difference() -> None:
 
 
 @pytest.mark.parametrize("stores", [False, True])
-def test_arguments_are_on_disk_only_if_the_user_lets_them(tmp_path: Path, stores: bool) -> None:
+def test_arguments_are_stored_only_with_store_arguments(tmp_path: Path, stores: bool) -> None:
     @tool
     def length(word: str) -> str:
         """Return the length of a word."""
@@ -379,7 +379,7 @@ def test_arguments_are_on_disk_only_if_the_user_lets_them(tmp_path: Path, stores
 
 
 @pytest.mark.parametrize(("one", "other"), [(b"a" * 16, b"b" * 16), (None, None)], ids=["given", "made"])
-def test_secrets_tell_stores_apart(one: bytes | None, other: bytes | None) -> None:
+def test_stores_with_different_secrets_have_different_keys(one: bytes | None, other: bytes | None) -> None:
     """Each store has other keys, so the keys of two customers cannot be compared."""
 
     def key(secret: bytes | None) -> str:

@@ -64,7 +64,7 @@ def in_a_loop(cache: ToolCache, it: BaseTool, call_id: str) -> Any:
 
 @pytest.mark.parametrize("way", [call, in_a_loop, in_a_node])
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_a_message_comes_back_as_it_was(saver: KeelSaver, way: Callable[..., Any], answer: str) -> None:
+def test_a_replayed_message_equals_the_first(saver: KeelSaver, way: Callable[..., Any], answer: str) -> None:
     make = Counting(ANSWERS[answer][0], response_format=ANSWERS[answer][1])
     first = way(keeping(saver), make.tool, "call-1")
     replay = way(keeping(saver), make.tool, "call-2")  # acts as another process
@@ -87,7 +87,7 @@ def test_replayed_messages_do_not_replace_each_other(saver: KeelSaver) -> None:
     assert len({message.id for message in messages}) == 3
 
 
-def test_what_is_done_to_a_result_does_not_reach_the_next(saver: KeelSaver) -> None:
+def test_changes_to_a_result_do_not_affect_the_next(saver: KeelSaver) -> None:
     make = Counting(lambda _: ("seen", {"list": [1]}), response_format="content_and_artifact")
     for call_id in ("call-1", "call-2", "call-3"):
         result = call(keeping(saver), make.tool, call_id)
@@ -149,7 +149,7 @@ def plain(result: Any) -> Any:
 
 
 @pytest.mark.parametrize("form", REWRITTEN)
-def test_a_command_answers_the_new_call(saver: KeelSaver, form: str) -> None:
+def test_a_replayed_command_answers_the_new_call(saver: KeelSaver, form: str) -> None:
     make = Counting(REWRITTEN[form])
     first, replay = make.again(keeping(saver), "call-1", "call-2")
     assert make.runs == 1
@@ -163,7 +163,7 @@ def encrypted() -> KeelSaver:
 
 @pytest.mark.parametrize("open_saver", [MemorySaver, encrypted])
 @pytest.mark.parametrize("form", UNKNOWN_FORMS)
-def test_a_command_that_cannot_be_rewritten_is_not_kept(open_saver: Callable[[], KeelSaver], form: str) -> None:
+def test_a_command_that_cannot_be_rewritten_is_not_cached(open_saver: Callable[[], KeelSaver], form: str) -> None:
     make = Counting(UNKNOWN_FORMS[form])
     first, second = make.again(keeping(open_saver()), "call-1", "call-2")
     assert (plain(first), plain(second)) == (plain(UNKNOWN_FORMS[form]("call-1")), plain(UNKNOWN_FORMS[form]("call-2")))
@@ -180,7 +180,7 @@ ERRORS: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("form", ERRORS)
-def test_errors_are_not_kept(saver: KeelSaver, form: str) -> None:
+def test_errors_are_not_cached(saver: KeelSaver, form: str) -> None:
     make = Counting(ERRORS[form])
     first, _ = make.again(keeping(saver), "call-1", "call-2")
     assert make.runs == 2
@@ -189,7 +189,7 @@ def test_errors_are_not_kept(saver: KeelSaver, form: str) -> None:
     assert (kept.state, kept.is_kept) == ("failed", False)
 
 
-def test_exceptions_are_not_kept(saver: KeelSaver) -> None:
+def test_exceptions_are_not_cached(saver: KeelSaver) -> None:
     make = Counting(lambda call_id: 1 // (call_id != "call-1"))
     with pytest.raises(ZeroDivisionError):
         make.again(keeping(saver), "call-1")
@@ -199,14 +199,14 @@ def test_exceptions_are_not_kept(saver: KeelSaver) -> None:
 
 
 @pytest.mark.parametrize("policies", [{"make": None}, {"make": ToolPolicy(is_volatile=True)}], ids=["none", "volatile"])
-def test_a_tool_that_is_not_kept_leaves_nothing(saver: KeelSaver, policies: Any) -> None:
+def test_a_tool_without_a_cache_stores_nothing(saver: KeelSaver, policies: Any) -> None:
     make, cache = Counting(), ToolCache(saver, policies)
     assert in_a_node(cache, make.tool, "call-1").content == "call-1"
     assert make.again(cache, "call-2")[0].content == "call-2"
     assert (make.runs, list(saver.tools.calls("t"))) == (2, [])
 
 
-def test_arguments_that_do_not_fit_are_the_tools_to_refuse(saver: KeelSaver) -> None:
+def test_invalid_arguments_are_refused_by_the_tool(saver: KeelSaver) -> None:
     make = Counting()
     for call_id in ("call-1", "call-2"):
         with pytest.raises(ValueError, match="x"):
@@ -217,7 +217,7 @@ def test_arguments_that_do_not_fit_are_the_tools_to_refuse(saver: KeelSaver) -> 
 # -- how long, and which results ---------------------------------------------------------------------------------------
 
 
-def test_a_result_lives_as_long_as_it_may(saver: KeelSaver, clock: Clock) -> None:
+def test_a_result_expires_after_its_ttl(saver: KeelSaver, clock: Clock) -> None:
     make, cache = Counting(), keeping(saver, ttl=60)
     make.again(cache, "call-1")
     clock.now += 59_999
@@ -229,7 +229,7 @@ def test_a_result_lives_as_long_as_it_may(saver: KeelSaver, clock: Clock) -> Non
     assert make.runs == 2
 
 
-def test_cache_if_decides(saver: KeelSaver) -> None:
+def test_cache_if_decides_which_results_are_cached(saver: KeelSaver) -> None:
     make, cache = Counting(), keeping(saver, cache_if=lambda result: result.content == "call-2")
     assert [result.content for result in make.again(cache, "call-1", "call-2", "call-3")] == [
         "call-1",
@@ -239,7 +239,7 @@ def test_cache_if_decides(saver: KeelSaver) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_a_predicate_that_fails_does_not_let_the_tool_run_again(saver: KeelSaver) -> None:
+def test_a_failing_cache_if_does_not_repeat_the_tool(saver: KeelSaver) -> None:
     """If the agent's result is lost before it is saved, the call is in doubt."""
     make, cache = Counting(), keeping(saver, cache_if=lambda result: 1 // 0)
     node = ToolNode([make.tool], wrap_tool_call=cache.wrap_tool_call)
@@ -260,7 +260,7 @@ def test_a_predicate_that_fails_does_not_let_the_tool_run_again(saver: KeelSaver
     assert make.runs == 1
 
 
-def test_what_is_larger_than_it_may_be_is_not_kept(saver: KeelSaver) -> None:
+def test_a_result_larger_than_max_bytes_is_not_cached(saver: KeelSaver) -> None:
     noise = "".join(sha256(b"%d" % n).hexdigest() for n in range(64))
     make, cache = Counting(lambda call_id: noise if call_id == "call-1" else "small"), keeping(saver, max_bytes=1000)
     assert [len(result.content) for result in make.again(cache, "call-1", "call-2", "call-3")] == [4096, 5, 5]
@@ -270,7 +270,7 @@ def test_what_is_larger_than_it_may_be_is_not_kept(saver: KeelSaver) -> None:
 LARGE = "größer " * 1000
 
 
-def test_a_large_result_is_read_by_its_reference(saver: KeelSaver) -> None:
+def test_an_offloaded_result_is_read_by_its_reference(saver: KeelSaver) -> None:
     make, cache = Counting(lambda _: LARGE), keeping(saver, offload_bytes=1000)
     for result in make.again(cache, "call-1", "call-2"):
         whole = result.response_metadata["keel_result"]
@@ -283,7 +283,7 @@ def test_a_large_result_is_read_by_its_reference(saver: KeelSaver) -> None:
     assert make.runs == 1
 
 
-def test_a_large_result_that_is_shared_is_read_from_any_thread(saver: KeelSaver) -> None:
+def test_a_shared_offloaded_result_is_read_from_any_thread(saver: KeelSaver) -> None:
     make, cache = Counting(lambda _: LARGE), keeping(saver, offload_bytes=1000, scope="shared")
     (result,) = make.again(cache, "call-1")
     reference = result.response_metadata["keel_result"]["reference"]
@@ -293,13 +293,13 @@ def test_a_large_result_that_is_shared_is_read_from_any_thread(saver: KeelSaver)
 
 
 @pytest.mark.parametrize("policy", [{"max_bytes": 10}, {"cache_if": lambda _: False}], ids=["max_bytes", "cache_if"])
-def test_a_large_result_that_is_not_kept_stays_in_the_conversation(saver: KeelSaver, policy: dict[str, Any]) -> None:
+def test_a_large_result_that_is_not_cached_is_not_offloaded(saver: KeelSaver, policy: dict[str, Any]) -> None:
     make, cache = Counting(lambda _: LARGE), keeping(saver, offload_bytes=1000, **policy)
     (result,) = make.again(cache, "call-1")
     assert result.content == LARGE
 
 
-def test_a_reference_never_gives_another_result(saver: KeelSaver, clock: Clock) -> None:
+def test_a_reference_never_returns_a_different_result(saver: KeelSaver, clock: Clock) -> None:
     make, cache = Counting(lambda call_id: call_id + LARGE), keeping(saver, offload_bytes=1000, ttl=1)
     (first,) = make.again(cache, "call-1")
     clock.now += 1000

@@ -38,7 +38,7 @@ def in_run(run: str, thread: str = "t") -> RunnableConfig:
     ],
     ids=["thread", "run", "shared", "function"],
 )
-def test_a_scope_is_where_a_result_is_used_again(
+def test_a_scope_limits_the_reuse_of_results(
     saver: KeelSaver, scope: Any, same: tuple[RunnableConfig, RunnableConfig], others: list[RunnableConfig]
 ) -> None:
     make, cache = Counting(), keeping(saver, scope=scope)
@@ -47,7 +47,7 @@ def test_a_scope_is_where_a_result_is_used_again(
     assert make.runs == 1 + len(others)
 
 
-def test_scopes_share_nothing(saver: KeelSaver) -> None:
+def test_scopes_do_not_share_results(saver: KeelSaver) -> None:
     make = Counting()
     where = {**of("r"), "metadata": {"run_id": "r"}}
     for scope in ("thread", "run", "shared", of_tenant):
@@ -55,7 +55,7 @@ def test_scopes_share_nothing(saver: KeelSaver) -> None:
     assert make.runs == 4
 
 
-def test_a_run_without_a_name_is_refused(saver: KeelSaver) -> None:
+def test_a_run_scope_without_a_run_id_is_refused(saver: KeelSaver) -> None:
     make = Counting()
     with pytest.raises(InvalidConfig, match="run_id"):
         call(keeping(saver, scope="run"), make.tool)
@@ -64,7 +64,7 @@ def test_a_run_without_a_name_is_refused(saver: KeelSaver) -> None:
     assert make.runs == 0
 
 
-def test_the_context_of_a_cache_is_part_of_every_call(saver: KeelSaver) -> None:
+def test_the_context_of_a_cache_separates_calls(saver: KeelSaver) -> None:
     make = Counting()
     contexts: list[Any] = ["", "gpt-5", "gpt-6", of_tenant]
     for context in contexts * 2:
@@ -72,7 +72,7 @@ def test_the_context_of_a_cache_is_part_of_every_call(saver: KeelSaver) -> None:
     assert make.runs == 4
 
 
-def test_a_scope_and_a_context_do_not_run_into_each_other(saver: KeelSaver) -> None:
+def test_scope_and_context_are_delimited(saver: KeelSaver) -> None:
     make = Counting()
     for tenant, context in (("a", "b\nc"), ("a\nb", "c")):
         cache = ToolCache(saver, default=ToolPolicy(scope=of_tenant), context=context)
@@ -83,7 +83,7 @@ def test_a_scope_and_a_context_do_not_run_into_each_other(saver: KeelSaver) -> N
 # -- versions ----------------------------------------------------------------------------------------------------------
 
 
-def test_another_version_is_another_tool(saver: KeelSaver) -> None:
+def test_a_different_version_is_a_different_tool(saver: KeelSaver) -> None:
     make = Counting()
     for version in ("1", "1", "2", "2", "1"):
         call(keeping(saver, version=version), make.tool)
@@ -113,7 +113,7 @@ def test_a_tool_whose_source_or_schema_changed_runs_again(saver: KeelSaver) -> N
     assert runs == ["one", "other", "wider"]
 
 
-def test_one_cache_tells_tools_of_one_name_apart(saver: KeelSaver) -> None:
+def test_one_cache_distinguishes_tools_with_equal_names(saver: KeelSaver) -> None:
     """A deleted tool's data is not used for a new tool at the same address."""
     cache = keeping(saver)
     seen = []
@@ -191,7 +191,7 @@ def paying(saver: KeelSaver, **policy: Any) -> ToolCache:
     return keeping(saver, idempotency_argument="once", **policy)
 
 
-def test_every_attempt_at_one_call_has_one_idempotency_key(saver: KeelSaver, clock: Clock) -> None:
+def test_every_attempt_at_a_call_has_the_same_idempotency_key(saver: KeelSaver, clock: Clock) -> None:
     pay, cache = Paying(), paying(saver, unknown="retry", ttl=60)
     for end in (Killed(), RuntimeError("refused"), Killed()):
         pay.cut_off(cache, end)
@@ -208,7 +208,9 @@ def test_every_attempt_at_one_call_has_one_idempotency_key(saver: KeelSaver, clo
 @pytest.mark.parametrize("end", [Killed(), RuntimeError()], ids=["unknown", "failed"])
 @pytest.mark.parametrize("lost_reply", [False, True], ids=["not sent", "reply lost"])
 @pytest.mark.parametrize("trip", [0, 1])
-def test_the_key_outlives_a_store_that_fails(saver: KeelSaver, end: BaseException, lost_reply: bool, trip: int) -> None:
+def test_the_idempotency_key_survives_a_store_failure(
+    saver: KeelSaver, end: BaseException, lost_reply: bool, trip: int
+) -> None:
     """A failed attempt must keep the key under which an earlier one may have paid."""
     pay, fault = Paying(), Fault(lost_reply=lost_reply)
     cache = paying(with_tap(saver, fault), unknown="retry")
@@ -223,7 +225,7 @@ def test_the_key_outlives_a_store_that_fails(saver: KeelSaver, end: BaseExceptio
 
 
 @pytest.mark.parametrize("lost_reply", [False, True], ids=["not sent", "reply lost"])
-def test_a_doubt_outlives_a_store_that_fails(saver: KeelSaver, lost_reply: bool) -> None:
+def test_a_doubt_survives_a_store_failure(saver: KeelSaver, lost_reply: bool) -> None:
     """A failed retry must leave the doubt, so that the next caller is notified of it."""
     pay, cache = Paying(), paying(with_tap(saver, Fault(2, lost_reply=lost_reply)), unknown="retry", version="1")
     pay.cut_off(paying(saver, version="1"), Killed())
@@ -235,7 +237,7 @@ def test_a_doubt_outlives_a_store_that_fails(saver: KeelSaver, lost_reply: bool)
     assert len(pay.keys) == 1
 
 
-def test_a_call_that_was_cut_off_is_not_made_again_unless_that_is_said(saver: KeelSaver) -> None:
+def test_an_interrupted_call_is_repeated_only_on_request(saver: KeelSaver) -> None:
     pay, cache = Paying(), paying(saver)
     pay.cut_off(cache, Killed())
     with pytest.raises(ToolOutcomeUnknown) as raised:

@@ -84,7 +84,7 @@ async def test_an_edit_does_not_poison_the_cache(cache: ToolCache, face: str) ->
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_rejected_call_is_not_known_to_the_cache(cache: ToolCache, face: str) -> None:
+async def test_a_rejected_call_is_not_in_the_cache(cache: ToolCache, face: str) -> None:
     runs: list[int] = []
     script = [calls(("pay", {"x": 1}, "a")), calls(("pay", {"x": 1}, "b"))]
     graph = agent(cache, [counting(runs)], script, HumanInTheLoopMiddleware({"pay": True}))
@@ -124,7 +124,7 @@ def three(turn: str) -> Any:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_an_approval_is_asked_again_and_its_siblings_hit(cache: ToolCache, face: str) -> None:
+async def test_an_approval_is_requested_again_while_sibling_calls_hit(cache: ToolCache, face: str) -> None:
     paid: list[int] = []
     approved: list[str] = []
     graph = agent(cache, [counting(paid), approval(approved)], [three("a"), three("b")])
@@ -138,7 +138,7 @@ async def test_an_approval_is_asked_again_and_its_siblings_hit(cache: ToolCache,
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_an_approval_in_one_thread_is_none_in_another(cache: ToolCache, face: str) -> None:
+async def test_an_approval_is_not_valid_in_another_thread(cache: ToolCache, face: str) -> None:
     paid: list[int] = []
     approved: list[str] = []
     graph = agent(cache, [counting(paid), approval(approved)], [three("a")])
@@ -178,7 +178,7 @@ async def test_a_retry_runs_again_and_then_hits(cache: ToolCache, face: str, ord
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_failure_that_middleware_makes_a_message_of_is_not_kept(cache: ToolCache, face: str) -> None:
+async def test_a_failure_that_middleware_turned_into_a_message_is_not_cached(cache: ToolCache, face: str) -> None:
     runs: list[int] = []
     script = [calls(("pay", {"x": 1}, "a")), calls(("pay", {"x": 1}, "b"))]
     again = ToolRetryMiddleware(max_retries=1, initial_delay=0.0, jitter=False, on_failure="continue")
@@ -191,7 +191,7 @@ async def test_a_failure_that_middleware_makes_a_message_of_is_not_kept(cache: T
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_an_interrupt_before_the_tools_costs_nothing(cache: ToolCache, face: str) -> None:
+async def test_an_interrupt_before_the_tools_uses_no_cache(cache: ToolCache, face: str) -> None:
     runs: list[int] = []
     graph: Any = create_agent(
         Scripted(script=[calls(("pay", {"x": 1}, "a"))]),
@@ -208,7 +208,7 @@ async def test_an_interrupt_before_the_tools_costs_nothing(cache: ToolCache, fac
 
 
 @pytest.mark.slow
-def test_without_langchain_the_middleware_says_what_to_install() -> None:
+def test_middleware_without_langchain_explains_how_to_install_it() -> None:
     """In a separate process where `langchain` cannot be imported."""
     program = (
         "import sys; sys.modules['langchain'] = None\n"

@@ -114,7 +114,7 @@ async def test_equal_calls_find_their_own_results_after_a_crash(face: str) -> No
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_an_approved_payment_of_one_thread_is_not_repeated_as_another_one_asks(face: str) -> None:
+async def test_an_approved_payment_is_not_repeated_when_another_thread_asks(face: str) -> None:
     """Killed after the payment; then an equal call of another thread asks."""
     payments = Payments()
     with ToolCache(MemorySaver(), {"pay": ToolPolicy(scope="shared"), "die": None}) as cache:
@@ -133,7 +133,7 @@ async def test_an_approved_payment_of_one_thread_is_not_repeated_as_another_one_
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_equal_calls_of_two_threads_pay_under_their_own_idempotency_keys(face: str) -> None:
+async def test_equal_calls_of_two_threads_have_different_idempotency_keys(face: str) -> None:
     payments = Payments()
     policy = ToolPolicy(scope="shared", idempotency_argument="key")
     with ToolCache(MemorySaver(), {"pay": policy}) as cache:
@@ -186,7 +186,7 @@ def killed() -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_two_equal_calls_without_results_are_not_repeated_in_silence(face: str, tmp_path: Path) -> None:
+async def test_equal_calls_without_results_are_not_repeated_silently(face: str, tmp_path: Path) -> None:
     path, saver = tmp_path / "sent", MemorySaver()
     with not_keeping(saver) as cache:
         with pytest.raises(Killed):
@@ -205,7 +205,7 @@ def send_and_die(database: Path, path: Path) -> None:
         graph.invoke(hello(), thread("t"))
 
 
-def test_a_process_that_was_killed_leaves_a_doubt_about_each_of_two_equal_calls(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_a_doubt_for_each_equal_call(tmp_path: Path) -> None:
     """A person settles both, and the agent continues without repeating a call."""
     database, path = tmp_path / "keel.db", tmp_path / "sent"
     assert exit_code(forked(send_and_die, database, path)) == -signal.SIGKILL
@@ -246,7 +246,7 @@ ASKING = ToolPolicy(unknown="ask", scope="shared")
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("word", ["done", "retry"])
-async def test_two_persons_who_are_asked_about_one_call_are_both_obeyed(word: str, face: str) -> None:
+async def test_two_threads_that_ask_about_one_call_respect_both_decisions(word: str, face: str) -> None:
     """The second person says `skip` after the first one has settled the call."""
     acted: list[str] = []
     with ToolCache(MemorySaver(), {"pay": ASKING}) as cache:
@@ -268,7 +268,7 @@ async def test_two_persons_who_are_asked_about_one_call_are_both_obeyed(word: st
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("word", ["skip", "done", "retry"])
-async def test_a_doubt_of_a_step_that_is_over_is_asked_about_once(word: str, face: str) -> None:
+async def test_a_doubt_of_an_abandoned_step_is_asked_about_once(word: str, face: str) -> None:
     """The user continued with something else, so that call will never be resumed."""
     acted: list[str] = []
     script = [calls(("pay", {"to": "x"}, f"call-{turn}")) for turn in range(4)]

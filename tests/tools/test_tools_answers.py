@@ -26,7 +26,7 @@ async def played(graph: Any, face: str) -> tuple[list[str], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3])
-async def test_who_asks_later_in_time_gets_its_own_answer(turns: int) -> None:
+async def test_a_tool_that_asks_later_receives_its_own_answer(turns: int) -> None:
     """An async graph shows the question that was asked first, whatever its call."""
 
     @tool
@@ -78,7 +78,7 @@ def both(cache: ToolCache, log: list[str]) -> list[BaseTool]:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("order", [1, -1])
-async def test_tools_inside_of_tools_get_their_own_answers(face: str, order: int) -> None:
+async def test_nested_tools_receive_their_own_answers(face: str, order: int) -> None:
     log: list[str] = []
     asks = [("outer", {"q": "x"}, "1"), ("beside", {"q": "y"}, "2")][::order]
     with ToolCache(MemorySaver()) as cache:

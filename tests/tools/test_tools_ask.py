@@ -134,7 +134,7 @@ async def test_a_doubt_is_asked_about_once(cache: ToolCache, face: str, decision
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_what_is_no_answer_is_asked_again_with_the_problem(cache: ToolCache, face: str) -> None:
+async def test_an_invalid_answer_is_asked_again_with_the_problem(cache: ToolCache, face: str) -> None:
     runs: list[int] = []
     graph = paying(cache, runs)
     await crash(cache, graph, face, hello())
@@ -162,7 +162,7 @@ async def test_a_second_crash_is_a_second_doubt(cache: ToolCache, face: str) -> 
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_second_doubt_stays_one_when_it_is_run_again_before_the_answer(cache: ToolCache, face: str) -> None:
+async def test_a_second_doubt_survives_runs_before_its_answer(cache: ToolCache, face: str) -> None:
     """LangGraph passes the answer from before the crash to the next question."""
     runs: list[int] = []
     graph = paying(cache, runs, deaths=2)
@@ -178,7 +178,7 @@ async def test_a_second_doubt_stays_one_when_it_is_run_again_before_the_answer(c
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_wrong_answer_before_a_second_crash_is_passed_over_too(small: ToolCache, face: str) -> None:
+async def test_an_invalid_answer_before_a_second_crash_is_ignored(small: ToolCache, face: str) -> None:
     runs: list[int] = []
     graph = paying(small, runs, deaths=2)
     await crash(small, graph, face, hello())
@@ -225,7 +225,7 @@ TURNS = pytest.mark.parametrize("turn", [("slow", "quick"), ("quick", "slow")], 
 
 @pytest.mark.parametrize("face", FACES)
 @TURNS
-async def test_an_answer_goes_to_the_call_that_was_asked_about(face: str, turn: tuple[str, str]) -> None:
+async def test_an_answer_reaches_the_call_in_question(face: str, turn: tuple[str, str]) -> None:
     """Even if calls reach the ledger in another order than the model's."""
     runs: list[str] = []
     policies = {"slow": ToolPolicy(unknown="ask", scope=late), "quick": ASK}
@@ -270,13 +270,15 @@ class Arrivals:
 
 
 @TURNS
-async def test_also_to_one_whose_thread_was_overtaken(turn: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_reaches_a_call_whose_thread_was_overtaken(
+    turn: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A `ToolNode` on threads shows the question of the first call, which comes last."""
     Arrivals(monkeypatch, lambda: [f"call-{name}" for name in reversed(turn)])
-    await test_an_answer_goes_to_the_call_that_was_asked_about("sync", turn)
+    await test_an_answer_reaches_the_call_in_question("sync", turn)
 
 
-async def test_a_call_that_runs_when_another_one_fails_changes_no_later_question(small: ToolCache) -> None:
+async def test_a_call_running_during_a_failure_changes_no_later_question(small: ToolCache) -> None:
     """An async `ToolNode` ends at the first error; its other calls would ask beside those of the next attempt."""
     has_started, has_failed, may_ask = Event(), Event(), Event()
 
@@ -320,7 +322,7 @@ async def test_a_call_that_runs_when_another_one_fails_changes_no_later_question
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize(("face", "deaths"), [("sync", 0), ("sync", 2), ("async", 2)])
-async def test_a_call_gets_its_own_answers(
+async def test_each_call_receives_its_own_answers(
     small: ToolCache, face: str, deaths: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In any order of threads, also after crashes, and with answers by id."""
@@ -377,7 +379,7 @@ def sibling(runs: list[Any]) -> BaseTool:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_siblings_of_a_doubt_hit(cache: ToolCache, face: str) -> None:
+async def test_sibling_calls_of_a_doubt_hit_the_cache(cache: ToolCache, face: str) -> None:
     looks: list[str] = []
     runs: list[int] = []
     script = [calls(("look", {"x": 1}, "call-1"), ("pay", {"x": 1}, "call-2"), ("look", {"x": 2}, "call-3"))]
@@ -391,7 +393,7 @@ async def test_siblings_of_a_doubt_hit(cache: ToolCache, face: str) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_an_agent_asks_about_each_call_by_itself(small: ToolCache, face: str) -> None:
+async def test_an_agent_asks_about_each_call_separately(small: ToolCache, face: str) -> None:
     runs: list[int] = []
     script = [calls(("pay", {"x": 1}, "call-1"), ("pay", {"x": 2}, "call-2"))]
     graph: Any = create_agent(
@@ -410,7 +412,7 @@ async def test_an_agent_asks_about_each_call_by_itself(small: ToolCache, face: s
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_the_answers_of_one_node_stay_in_their_order(cache: ToolCache, face: str) -> None:
+async def test_answers_of_one_node_keep_their_order(cache: ToolCache, face: str) -> None:
     """A replayed tool skips its used answers; the node's questions get theirs."""
     used: list[str] = []
 
@@ -475,7 +477,7 @@ def rest_of(saver: KeelSaver) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_killed_twice_it_is_asked_about_twice(place: Place, tmp_path: Path, durability: str) -> None:
+def test_a_call_killed_twice_is_asked_about_twice(place: Place, tmp_path: Path, durability: str) -> None:
     path = tmp_path / "runs"
     live = partial(forked, life, place, path, durability)
     assert exit_code(live(None)) == 9

@@ -36,7 +36,7 @@ def state_of(saver: KeelSaver) -> str:
 
 
 @pytest.mark.parametrize("name", [None, ELSEWHERE])
-def test_a_call_that_is_under_way_is_made_once_whatever_clocks_say(
+def test_a_running_call_is_made_once_under_any_clock_skew(
     flight: Flight, saver: KeelSaver, monkeypatch: pytest.MonkeyPatch, name: str | None
 ) -> None:
     """Each of many callers has its own clock."""
@@ -51,7 +51,7 @@ def test_a_call_that_is_under_way_is_made_once_whatever_clocks_say(
 
 
 @pytest.mark.parametrize("skew", [3600, -3600])
-def test_a_call_that_was_cut_off_is_in_doubt_after_a_lease(
+def test_an_interrupted_call_is_in_doubt_after_a_lease(
     flight: Flight, saver: KeelSaver, skew: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The doubt is stored, so no other process has to watch the claim."""
@@ -69,7 +69,7 @@ def test_a_call_that_was_cut_off_is_in_doubt_after_a_lease(
 
 
 @pytest.mark.parametrize("skew", [3600, -3600])
-def test_a_person_settles_what_is_over_and_nothing_that_lives(
+def test_a_person_can_settle_dead_calls_but_not_live_ones(
     flight: Flight, saver: KeelSaver, skew: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     away = replace(flight, seconds=60, lease=1.5, holder=ELSEWHERE, skew=skew)
@@ -102,7 +102,7 @@ def test_a_renewal_always_changes_the_claim() -> None:
     assert all(later > before for before, later in pairwise([1000, *marks]))
 
 
-def test_a_claim_is_watched_for_as_long_as_its_holder_has_promised() -> None:
+def test_a_claim_is_observed_for_the_lease_of_its_holder() -> None:
     saver, seconds = MemorySaver(), [0.0]
     engine = saver.engine
     impatient = Ledger(engine.session, Watch(1.0, lambda: seconds[0]))
@@ -115,12 +115,12 @@ def test_a_claim_is_watched_for_as_long_as_its_holder_has_promised() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"lease": "long"}, {"lineage": []}, {"answers": [b""]}, {"untold": 5}])
-def test_a_call_whose_fields_are_of_other_types_is_damage(wrong: dict[str, Any]) -> None:
+def test_call_fields_of_wrong_types_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         CALLS.unpack([{"tool": "look", "state": "claimed", **wrong}])
 
 
-def test_what_is_shown_is_told_by_clocks(flight: Flight, saver: KeelSaver) -> None:
+def test_a_claimed_call_is_listed_as_unknown_after_its_lease(flight: Flight, saver: KeelSaver) -> None:
     with holder(replace(flight, seconds=60, lease=1.0, holder=ELSEWHERE)):
         assert [call.state for call in saver.tools.calls("t")] == ["claimed"]
     wait_until(lambda: [call.state for call in saver.tools.calls("t")] == ["unknown"])
@@ -128,7 +128,7 @@ def test_what_is_shown_is_told_by_clocks(flight: Flight, saver: KeelSaver) -> No
 
 
 @pytest.mark.parametrize("parts", [[], [math.inf], [None]])
-def test_a_count_of_another_form_is_damage(parts: Any) -> None:
+def test_malformed_hit_counts_are_damage(parts: Any) -> None:
     session = MemorySaver().engine.session
     with pytest.raises(CorruptStore, match="the count of hits of tool call"):
         Cells(session, COUNTS, "t").keep("k", Cell("token", session.codec.encode(parts)))

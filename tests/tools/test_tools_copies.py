@@ -28,7 +28,7 @@ async def ask(saver: KeelSaver, face: str, shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
-async def test_a_result_that_no_state_has_yet(tmp_path: Path, face: str) -> None:
+async def test_a_result_that_is_not_in_the_state_is_copied_or_refused(tmp_path: Path, face: str) -> None:
     shop = Shop()
     with SqliteSaver(tmp_path / "one.db") as source, SqliteSaver(tmp_path / "two.db") as target:
         await ask(source, face, shop)
@@ -42,7 +42,7 @@ async def test_a_result_that_no_state_has_yet(tmp_path: Path, face: str) -> None
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
-async def test_a_call_in_doubt(tmp_path: Path, face: str) -> None:
+async def test_a_call_in_doubt_is_copied_or_refused(tmp_path: Path, face: str) -> None:
     shop = Shop()
     with SqliteSaver(tmp_path / "one.db") as source, SqliteSaver(tmp_path / "two.db") as target:
         await die(graph_of(source, shop), face, shop)
@@ -53,7 +53,7 @@ async def test_a_call_in_doubt(tmp_path: Path, face: str) -> None:
         assert len(shop.refunded) == 1
 
 
-async def test_a_target_with_another_secret(tmp_path: Path) -> None:
+async def test_unused_results_are_not_copied_to_a_target_with_another_secret(tmp_path: Path) -> None:
     shop = Shop()
     with SqliteSaver(tmp_path / "one.db") as source, SqliteSaver(tmp_path / "two.db") as target:
         await run(graph_of(target, Shop()), "sync", hello(), thread("own"))
@@ -78,7 +78,7 @@ async def copied(source: KeelSaver, target: KeelSaver, face: str, **options: Any
 
 @pytest.mark.parametrize("decided", ["", "retry"])
 @each_face
-async def test_an_open_call_is_the_originals_in_another_store(
+async def test_an_open_call_in_a_copy_belongs_to_the_original(
     saver: KeelSaver, face: str, shop: Shop, decided: str
 ) -> None:
     """The original may still make the call, or has made it: the copy cannot know."""
@@ -106,7 +106,9 @@ async def test_an_open_call_is_the_originals_in_another_store(
 
 
 @each_face
-async def test_an_open_call_of_a_copy_is_so_in_its_forks_and_copies(saver: KeelSaver, face: str, shop: Shop) -> None:
+async def test_an_open_call_belongs_to_the_original_in_forks_of_a_copy_too(
+    saver: KeelSaver, face: str, shop: Shop
+) -> None:
     """Also if the copied thread was deleted, and in a third store."""
     with MemorySaver() as source, MemorySaver() as third:
         await die(graph_of(source, shop), face, shop)
@@ -131,9 +133,7 @@ async def test_an_open_call_of_a_copy_is_so_in_its_forks_and_copies(saver: KeelS
 
 
 @each_face
-async def test_a_person_is_not_offered_to_repeat_a_call_of_another_store(
-    saver: KeelSaver, face: str, shop: Shop
-) -> None:
+async def test_a_question_about_a_copied_call_does_not_offer_retry(saver: KeelSaver, face: str, shop: Shop) -> None:
     with MemorySaver() as source:
         await die(graph_of(source, shop), face, shop)
         await copied(source, saver, face)
@@ -145,7 +145,7 @@ async def test_a_person_is_not_offered_to_repeat_a_call_of_another_store(
 
 
 @each_face
-async def test_a_copy_that_is_copied_again_learns_what_was_done(saver: KeelSaver, face: str, shop: Shop) -> None:
+async def test_a_repeated_copy_updates_finished_calls(saver: KeelSaver, face: str, shop: Shop) -> None:
     with MemorySaver() as source:
         graph = graph_of(source, shop)
         await die(graph, face, shop)
@@ -159,7 +159,7 @@ async def test_a_copy_that_is_copied_again_learns_what_was_done(saver: KeelSaver
     assert (states_of(saver, "t"), saver.status("t").state, len(shop.refunded)) == (["done"], "idle", 2)
 
 
-async def test_a_call_that_may_be_made_again_is_found_in_the_target_or_not_copied(tmp_path: Path) -> None:
+async def test_a_call_that_may_be_retried_is_not_copied_without_the_secret(tmp_path: Path) -> None:
     """Without the secret, the copy's run would make it as a new call."""
     shop = Shop()
     with SqliteSaver(tmp_path / "one.db") as source, SqliteSaver(tmp_path / "two.db") as target:

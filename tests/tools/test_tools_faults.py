@@ -68,7 +68,7 @@ BESIDE = [calls(("pay", {"x": 1}, "call-1"), ("approve", {"what": "it"}, "call-2
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_new_release_does_not_repeat_a_call_of_the_step_that_goes_on(face: str) -> None:
+async def test_a_new_release_does_not_repeat_a_call_of_the_resumed_step(face: str) -> None:
     """A crash, a fixed tool, a resumed agent: the call was already paid."""
     saver, runs = MemorySaver(), list[Any]()
     tools = [paying(runs), asking_beside([])]
@@ -81,7 +81,7 @@ async def test_a_new_release_does_not_repeat_a_call_of_the_step_that_goes_on(fac
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_result_that_is_too_old_for_others_still_answers_its_own_call(face: str) -> None:
+async def test_an_expired_result_still_answers_its_own_call(face: str) -> None:
     runs: list[Any] = []
     with ToolCache(MemorySaver(), {"pay": ToolPolicy(ttl=0.2)}) as cache:
         graph = tool_graph(cache, [paying(runs), asking_beside([])], BESIDE)
@@ -114,7 +114,7 @@ def late(config: Any) -> str:
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("turn", [("slow", "quick"), ("quick", "slow")], ids=lambda turn: f"{turn[0]} first")
 @pytest.mark.parametrize("is_store_late", [False, True], ids=["", "late store"])
-async def test_approvals_of_two_tools_are_not_exchanged(
+async def test_approvals_of_two_tools_are_not_swapped(
     monkeypatch: pytest.MonkeyPatch, face: str, turn: tuple[str, str], is_store_late: bool
 ) -> None:
     """The ledger must keep the order in which tools ask: LangGraph counts on it."""
@@ -152,7 +152,7 @@ def nested(face: str) -> BaseTool:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_an_approval_in_a_graph_inside_a_tool_is_asked_again(face: str) -> None:
+async def test_an_approval_in_a_graph_inside_a_tool_is_requested_again(face: str) -> None:
     """The inner graph has its own counter of interrupts; the outer one is no help."""
     script = [calls(("delegate", {"what": "it"}, f"call-{turn}")) for turn in (1, 2)]
     with ToolCache(MemorySaver(), default=ToolPolicy(scope="shared")) as cache:
@@ -248,7 +248,7 @@ async def cancelled_at(graph: Any, stuck: Stuck, request: int) -> None:
         await task
 
 
-async def test_a_result_that_is_known_survives_a_cancellation_while_it_is_stored() -> None:
+async def test_a_known_result_survives_a_cancellation_while_it_is_stored() -> None:
     """The client disconnects after the tool has ended: no doubt, and no wait."""
     stuck, runs = Stuck(), list[Any]()
     saver = MemorySaver()
@@ -261,7 +261,7 @@ async def test_a_result_that_is_known_survives_a_cancellation_while_it_is_stored
     assert (runs, said["call-1"].content) == ([1], "paid 1")
 
 
-async def test_a_claim_that_was_cancelled_does_not_wedge_the_call() -> None:
+async def test_a_cancelled_claim_does_not_block_the_call() -> None:
     stuck, runs = Stuck(), list[Any]()
     saver = MemorySaver()
     with ToolCache(with_stuck(saver, stuck), secret=bytes(32)) as cache:
@@ -273,7 +273,7 @@ async def test_a_claim_that_was_cancelled_does_not_wedge_the_call() -> None:
     assert (runs, said["call-1"].content) == ([1], "paid 1")
 
 
-async def test_a_tool_that_was_cancelled_is_in_doubt_at_once() -> None:
+async def test_a_cancelled_tool_is_in_doubt_immediately() -> None:
     runs: list[Any] = []
     began = asyncio.Event()
 
@@ -346,7 +346,7 @@ async def test_other_errors_of_a_tool_mean_that_it_may_run_again(face: str) -> N
 # -- threads and processes ---------------------------------------------------------------------------------------------
 
 
-def test_a_cache_has_one_keeper_however_many_threads_begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_threads_start_one_renewal_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Thread] = []
 
     def slowly(*args: Any, **options: Any) -> Thread:
@@ -426,7 +426,7 @@ async def test_a_strict_saver_replays_the_types_of_the_graph(face: str) -> None:
     assert runs == [7]
 
 
-def test_a_result_whose_time_is_damaged_is_named(tmp_path: Path) -> None:
+def test_a_result_with_a_damaged_expiry_time_is_reported(tmp_path: Path) -> None:
     counting = Counting()
     with SqliteSaver(tmp_path / "keel.db") as saver:
         call(keeping(saver, ttl=60), counting.tool)

@@ -44,7 +44,7 @@ def saver(place: Place) -> Iterator[KeelSaver]:
 
 
 @pytest.mark.slow
-def test_sixteen_processes_want_the_same_and_one_runs(flight: Flight) -> None:
+def test_one_of_sixteen_processes_runs_an_equal_call(flight: Flight) -> None:
     gate, told = get_context("fork").Barrier(16), get_context("fork").SimpleQueue()
     slow = replace(flight, seconds=0.5)
     children = [forked(ask, slow, who, gate, told) for who in range(16)]
@@ -56,7 +56,7 @@ def test_sixteen_processes_want_the_same_and_one_runs(flight: Flight) -> None:
 
 
 @FACES
-def test_sixteen_in_one_process_want_the_same_and_one_runs(flight: Flight, saver: KeelSaver, face: str) -> None:
+def test_one_of_sixteen_concurrent_equal_calls_runs(flight: Flight, saver: KeelSaver, face: str) -> None:
     slow = replace(flight, seconds=0.2)
     with flight.cache(saver) as cache:
         if face == "sync":
@@ -111,7 +111,7 @@ def waiting(flight: Flight, saver: KeelSaver, **policy: Any) -> Iterator[Callabl
         yield lambda: found.result(60)
 
 
-def test_a_holder_that_was_killed_here_is_taken_over_at_once(flight: Flight, saver: KeelSaver) -> None:
+def test_a_holder_killed_on_this_machine_is_taken_over_immediately(flight: Flight, saver: KeelSaver) -> None:
     """Before its lease of 30 seconds ends."""
     busy = replace(flight, seconds=60)
     with holder(busy) as other, waiting(flight, saver, unknown="retry") as result:
@@ -123,7 +123,7 @@ def test_a_holder_that_was_killed_here_is_taken_over_at_once(flight: Flight, sav
 
 
 @pytest.mark.slow
-def test_a_holder_that_was_killed_elsewhere_is_taken_over_after_its_lease(flight: Flight, saver: KeelSaver) -> None:
+def test_a_holder_killed_elsewhere_is_taken_over_after_its_lease(flight: Flight, saver: KeelSaver) -> None:
     away = replace(flight, seconds=60, lease=3.0, holder=ELSEWHERE)
     with holder(away) as other, waiting(flight, saver, unknown="retry") as result:
         (call,) = saver.tools.calls("t")
@@ -146,14 +146,14 @@ class Late(Tap):
         os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
 
 
-def test_a_holder_that_has_finished_and_gone_is_no_doubt(flight: Flight, saver: KeelSaver) -> None:
+def test_a_holder_that_finished_and_exited_leaves_no_doubt(flight: Flight, saver: KeelSaver) -> None:
     """After we read its claim, it stores its result and ends, before we look for it."""
     with holder(replace(flight, seconds=0.5)) as other, flight.cache(with_tap(saver, Late(other.pid))) as cache:
         assert flight.call(cache) == f"by {other.pid}"
     assert flight.runs == 1
 
 
-def test_a_call_that_was_cut_off_is_not_made_again_in_silence(flight: Flight, saver: KeelSaver) -> None:
+def test_an_interrupted_call_is_not_repeated_silently(flight: Flight, saver: KeelSaver) -> None:
     with holder(replace(flight, seconds=60)) as other, waiting(flight, saver) as result:
         other.send(signal.SIGKILL)
         with pytest.raises(ToolOutcomeUnknown, match="'make' in thread 't'"):
@@ -162,7 +162,7 @@ def test_a_call_that_was_cut_off_is_not_made_again_in_silence(flight: Flight, sa
 
 
 @pytest.mark.slow
-def test_a_holder_that_works_is_waited_for(flight: Flight, saver: KeelSaver) -> None:
+def test_a_working_holder_is_awaited(flight: Flight, saver: KeelSaver) -> None:
     """Waits for two leases. On a busy machine a lease of 1 s was renewed too late."""
     slow = replace(flight, seconds=6.5, lease=3.0, holder=ELSEWHERE)
     with holder(slow) as other, waiting(flight, saver, unknown="retry") as result:
@@ -171,7 +171,7 @@ def test_a_holder_that_works_is_waited_for(flight: Flight, saver: KeelSaver) -> 
     assert flight.runs == 1
 
 
-def test_a_holder_that_slept_through_its_lease_does_not_overwrite(flight: Flight, saver: KeelSaver) -> None:
+def test_a_holder_paused_beyond_its_lease_does_not_overwrite(flight: Flight, saver: KeelSaver) -> None:
     """The newer result stays; the sleeper warns that its own result is not stored."""
     sleepy = replace(flight, seconds=2.0, lease=1.0)
     with holder(sleepy) as other, flight.cache(saver, unknown="retry") as cache:
@@ -187,7 +187,7 @@ def test_a_holder_that_slept_through_its_lease_does_not_overwrite(flight: Flight
     assert (call.state, call.is_kept) == ("done", True)
 
 
-def test_a_holder_that_slept_and_was_not_replaced_goes_on(flight: Flight, saver: KeelSaver) -> None:
+def test_a_paused_holder_that_was_not_replaced_finishes(flight: Flight, saver: KeelSaver) -> None:
     sleepy = replace(flight, seconds=0.5, lease=1.0)
     with holder(sleepy) as other:
         other.send(signal.SIGSTOP)
@@ -229,7 +229,7 @@ def running() -> asyncio.Task[Any] | None:
 
 @FACES
 @pytest.mark.parametrize("lost_reply", [False, True], ids=["not sent", "reply lost"])
-def test_a_claim_that_failed_is_in_nobodys_way(flight: Flight, saver: KeelSaver, face: str, lost_reply: bool) -> None:
+def test_a_failed_claim_blocks_no_call(flight: Flight, saver: KeelSaver, face: str, lost_reply: bool) -> None:
     fault = Fault(0, lost_reply=lost_reply)
     with flight.cache(with_tap(saver, fault)) as cache, flight.cache(saver) as other:
         with pytest.raises(Injected):
@@ -241,7 +241,7 @@ def test_a_claim_that_failed_is_in_nobodys_way(flight: Flight, saver: KeelSaver,
 
 
 @pytest.mark.parametrize("at", [0, 1], ids=["claim", "result"])
-def test_a_request_that_was_cancelled_is_in_nobodys_way(flight: Flight, saver: KeelSaver, at: int) -> None:
+def test_a_cancelled_request_blocks_no_call(flight: Flight, saver: KeelSaver, at: int) -> None:
     """Whether it reached the store or not, and at any moment."""
     cancellations: list[int] = []
 
@@ -288,7 +288,9 @@ def test_a_result_that_cannot_be_stored_is_unknown(flight: Flight, saver: KeelSa
 
 
 @FACES
-def test_a_result_that_could_not_be_stored_at_once_is_stored_later(flight: Flight, saver: KeelSaver, face: str) -> None:
+def test_a_result_that_could_not_be_stored_immediately_is_stored_later(
+    flight: Flight, saver: KeelSaver, face: str
+) -> None:
     with flight.cache(with_tap(saver, Fault(1))) as cache:
         with pytest.raises(Injected):
             flight.call(cache, face)
@@ -309,7 +311,7 @@ def test_a_result_whose_reply_was_lost_is_stored(flight: Flight, saver: KeelSave
 
 @ON_SERVERS
 @FACES
-def test_a_server_that_went_away_meanwhile(flight: Flight, saver: KeelSaver, face: str) -> None:
+def test_a_server_lost_during_a_call_leaves_a_doubt(flight: Flight, saver: KeelSaver, face: str) -> None:
     with flight.place.proxy() as proxy, flight.place.through(proxy).open() as far:
         away = Going(flight.place, flight.log, lease=1.0, proxy=proxy)
         with away.cache(far) as cache, pytest.raises(StoreUnavailable):
@@ -339,7 +341,7 @@ class Going(Flight):
 @ON_SERVERS
 @FACES
 @pytest.mark.parametrize("side", ["request", "reply"])
-def test_a_connection_that_breaks_while_a_claim_is_made(flight: Flight, face: str, side: str) -> None:
+def test_a_connection_that_breaks_during_a_claim_blocks_no_call(flight: Flight, face: str, side: str) -> None:
     with flight.place.proxy() as proxy, flight.place.through(proxy).open() as far, flight.cache(far) as cache:
         flight.call(cache, face, 1)
         (proxy.cut_before_request if side == "request" else proxy.cut_before_reply)()
@@ -366,18 +368,18 @@ def trips(flight: Flight, saver: KeelSaver, face: str) -> list[int]:
 
 
 @FACES
-def test_a_hit_is_one_trip_and_a_miss_two(flight: Flight, saver: KeelSaver, face: str) -> None:
+def test_a_hit_takes_one_trip_and_a_miss_takes_two(flight: Flight, saver: KeelSaver, face: str) -> None:
     assert trips(flight, saver, face) == [3, 1, 2, 2, 1, 2]
     assert flight.runs == 3
 
 
 @FACES
-def test_a_hit_is_one_trip_in_memory(tmp_path: Path, face: str) -> None:
+def test_a_hit_takes_one_trip_in_memory(tmp_path: Path, face: str) -> None:
     assert trips(Flight(Place("memory", ""), tmp_path / "runs.log"), MemorySaver(), face) == [3, 1, 2, 2, 1, 2]
 
 
 @ON_SERVERS
-def test_a_trip_is_one_on_the_wire(flight: Flight) -> None:
+def test_each_trip_is_one_round_trip_on_the_wire(flight: Flight) -> None:
     with flight.place.proxy() as proxy, flight.place.through(proxy).open() as far, flight.cache(far) as cache:
         flight.call(cache, x=0)
         counts = []

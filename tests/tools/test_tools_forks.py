@@ -102,7 +102,9 @@ async def die(graph: Any, face: str, shop: Shop, **options: Any) -> None:
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("verb", ["fork", "copy"])
 @each_face
-async def test_a_doubt_is_one_in_the_fork(saver: KeelSaver, face: str, shop: Shop, verb: str, durability: Any) -> None:
+async def test_a_doubt_is_inherited_by_a_fork(
+    saver: KeelSaver, face: str, shop: Shop, verb: str, durability: Any
+) -> None:
     graph = graph_of(saver, shop)
     await die(graph, face, shop, durability=durability)
     if verb == "fork":
@@ -123,7 +125,7 @@ def states_of(saver: KeelSaver, *threads: str) -> list[str]:
 
 
 @each_face
-async def test_a_fork_learns_what_was_done(saver: KeelSaver, face: str, shop: Shop) -> None:
+async def test_a_fork_sees_calls_settled_in_the_original(saver: KeelSaver, face: str, shop: Shop) -> None:
     """Also a fork of the fork. A decision in a fork applies to that fork only."""
     graph = graph_of(saver, shop)
     await die(graph, face, shop)
@@ -144,7 +146,7 @@ async def test_a_fork_learns_what_was_done(saver: KeelSaver, face: str, shop: Sh
 
 
 @each_face
-async def test_a_call_may_be_made_again_by_the_original_alone(saver: KeelSaver, face: str, shop: Shop) -> None:
+async def test_only_the_original_may_retry_a_call(saver: KeelSaver, face: str, shop: Shop) -> None:
     """With `retry` in the fork, both threads would pay."""
     graph = graph_of(saver, shop)
     await die(graph, face, shop)
@@ -166,9 +168,7 @@ async def test_a_call_may_be_made_again_by_the_original_alone(saver: KeelSaver, 
 
 @pytest.mark.parametrize("verb", ["fork", "copy"])
 @each_face
-async def test_what_may_be_made_again_is_a_doubt_in_a_later_fork(
-    saver: KeelSaver, face: str, shop: Shop, verb: str
-) -> None:
+async def test_a_call_to_retry_is_a_doubt_in_a_later_fork(saver: KeelSaver, face: str, shop: Shop, verb: str) -> None:
     """The original makes it. A fork or copy made after the decision would make it too."""
     graph = graph_of(saver, shop)
     await die(graph, face, shop)
@@ -187,7 +187,9 @@ async def test_what_may_be_made_again_is_a_doubt_in_a_later_fork(
 
 @pytest.mark.parametrize("verb", ["fork", "copy"])
 @each_face
-async def test_of_threads_that_share_a_call_one_may_make_it(saver: KeelSaver, face: str, shop: Shop, verb: str) -> None:
+async def test_only_one_of_several_threads_may_make_a_shared_call(
+    saver: KeelSaver, face: str, shop: Shop, verb: str
+) -> None:
     """Also after a deletion: the first thread that remains becomes the original."""
     graph = graph_of(saver, shop)
     await die(graph, face, shop)
@@ -214,7 +216,7 @@ async def test_of_threads_that_share_a_call_one_may_make_it(saver: KeelSaver, fa
 
 
 @each_face
-async def test_an_original_learns_what_was_done_of_its_fork(saver: KeelSaver, face: str, shop: Shop) -> None:
+async def test_an_original_sees_calls_settled_in_its_fork(saver: KeelSaver, face: str, shop: Shop) -> None:
     """Neither pays again; but `skip` in a fork applies to that fork only."""
     graph = graph_of(saver, shop)
     await die(graph, face, shop)
@@ -230,7 +232,9 @@ async def test_an_original_learns_what_was_done_of_its_fork(saver: KeelSaver, fa
 
 
 @each_face
-async def test_a_person_cannot_let_a_fork_repeat_what_the_original_may(saver: KeelSaver, face: str, shop: Shop) -> None:
+async def test_a_fork_refuses_to_retry_a_call_that_its_original_may_retry(
+    saver: KeelSaver, face: str, shop: Shop
+) -> None:
     """With `unknown="ask"`, the fork asks, and refuses `retry` if its original exists."""
     graph = graph_of(saver, shop, unknown="ask")
     await die(graph, face, shop)
@@ -262,7 +266,7 @@ async def test_the_pending_step_is_answered_from_the_ledger(saver: KeelSaver, fa
 
 @pytest.mark.parametrize("verb", ["fork", "copy"])
 @each_face
-async def test_a_call_under_way_is_a_doubt_in_the_fork_until_it_is_done(
+async def test_a_running_call_is_a_doubt_in_the_fork_until_it_is_done(
     saver: KeelSaver, face: str, shop: Shop, verb: str
 ) -> None:
     forked: list[str] = []
@@ -288,7 +292,7 @@ async def test_a_call_under_way_is_a_doubt_in_the_fork_until_it_is_done(
 
 
 @each_face
-async def test_a_policy_that_retries_does_so_in_the_fork(saver: KeelSaver, face: str, shop: Shop) -> None:
+async def test_a_retry_policy_applies_in_the_fork(saver: KeelSaver, face: str, shop: Shop) -> None:
     graph = graph_of(saver, shop, unknown="retry")
     await die(graph, face, shop)
     await fork_of(saver, face, thread("t"))
@@ -309,7 +313,7 @@ async def test_a_call_after_the_fork_point_is_new(saver: KeelSaver, face: str, s
 
 
 @each_face
-async def test_calls_of_a_forks_history_are_not_made_again(saver: KeelSaver, face: str, shop: Shop) -> None:
+async def test_calls_of_a_forks_history_are_not_repeated(saver: KeelSaver, face: str, shop: Shop) -> None:
     graph = graph_of(saver, shop, ONE, calls(("look", {"order": "17"}, "call-2")))
     await run(graph, face, hello(), thread("t"))
     await fork_of(saver, face, moment(saver, "t", "tools"))
@@ -332,7 +336,7 @@ async def test_a_rewound_thread_is_forked_with_its_calls(saver: KeelSaver, face:
 
 @pytest.mark.parametrize("checkpointer", [None, True])
 @each_face
-async def test_a_doubt_in_a_subgraph_is_one_in_the_fork(
+async def test_a_doubt_in_a_subgraph_is_inherited_by_a_fork(
     saver: KeelSaver, face: str, shop: Shop, checkpointer: Any
 ) -> None:
     inner: Any = graph_of(saver, shop)
@@ -364,7 +368,7 @@ async def test_a_tool_that_asked_asks_again_in_the_fork(saver: KeelSaver, face: 
 
 
 @each_face
-async def test_an_answered_call_of_a_pending_step_is_not_made_again(saver: KeelSaver, face: str, shop: Shop) -> None:
+async def test_an_answered_call_of_a_pending_step_is_not_repeated(saver: KeelSaver, face: str, shop: Shop) -> None:
     """Of two calls that ask, one is done: the fork asks for the other one only."""
     shop.asks = True
     two = calls(("refund", {"order": "17"}, "call-1"), ("refund", {"order": "18"}, "call-2"))
@@ -379,7 +383,7 @@ async def test_an_answered_call_of_a_pending_step_is_not_made_again(saver: KeelS
     assert ({each.content for each in said.values()}, len(shop.refunded)) == ({"refunded"}, 2)
 
 
-async def test_a_copy_of_a_store_knows_which_threads_share_a_call(shop: Shop, tmp_path: Path) -> None:
+async def test_a_copy_of_a_store_keeps_which_threads_share_a_call(shop: Shop, tmp_path: Path) -> None:
     with SAVERS["sqlite"](tmp_path) as saver, MemorySaver() as target:
         assert isinstance(saver, KeelSaver)
         shop.cache = ToolCache(saver, secret=b"sixteen bytes ..")

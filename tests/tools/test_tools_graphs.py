@@ -79,7 +79,7 @@ def node_graph(cache: ToolCache, face: str, node: Any, anode: Any) -> Any:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_from_a_plain_node(cache: ToolCache, face: str) -> None:
+async def test_a_cached_tool_in_a_plain_node(cache: ToolCache, face: str) -> None:
     runs: list[int] = []
     kept = cache.tool(doubling(runs))
 
@@ -100,7 +100,7 @@ async def test_from_a_plain_node(cache: ToolCache, face: str) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_node_that_failed_after_its_tool_does_not_run_it_again(cache: ToolCache, face: str) -> None:
+async def test_a_node_that_failed_after_its_tool_does_not_repeat_it(cache: ToolCache, face: str) -> None:
     runs: list[int] = []
     kept, is_broken = cache.tool(doubling(runs)), [True]
 
@@ -125,7 +125,7 @@ async def test_a_node_that_failed_after_its_tool_does_not_run_it_again(cache: To
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_from_an_entrypoint_and_a_task(cache: ToolCache, face: str) -> None:
+async def test_a_cached_tool_in_an_entrypoint_and_a_task(cache: ToolCache, face: str) -> None:
     runs: list[int] = []
     kept = cache.tool(doubling(runs))
 
@@ -152,7 +152,7 @@ async def test_from_an_entrypoint_and_a_task(cache: ToolCache, face: str) -> Non
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_inside_a_subgraph_and_outside_it_is_one_call(cache: ToolCache, face: str) -> None:
+async def test_equal_calls_inside_and_outside_a_subgraph_are_one_call(cache: ToolCache, face: str) -> None:
     runs: list[int] = []
     kept = cache.tool(doubling(runs))
 
@@ -171,7 +171,7 @@ async def test_inside_a_subgraph_and_outside_it_is_one_call(cache: ToolCache, fa
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_inside_a_tool_node(cache: ToolCache, face: str) -> None:
+async def test_a_cached_tool_in_a_tool_node(cache: ToolCache, face: str) -> None:
     runs: list[int] = []
     script = [calls(("double", {"n": 4}, "a"), ("double", {"n": 5}, "b")), calls(("double", {"n": "4"}, "c"))]
     said = answers(
@@ -183,7 +183,7 @@ async def test_inside_a_tool_node(cache: ToolCache, face: str) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_kept_twice_it_runs_once_and_does_not_wait_for_itself(cache: ToolCache, face: str) -> None:
+async def test_a_tool_cached_twice_runs_once_without_a_deadlock(cache: ToolCache, face: str) -> None:
     runs: list[int] = []
     graph = tool_graph(cache, [cache.tool(doubling(runs))], [calls(("double", {"n": 4}, "a"))])
     assert answers(await run(graph, face, hello(), thread("1")))["a"].content == "8"
@@ -195,7 +195,7 @@ def as_call(call_id: str, **args: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_by_a_tool_call_it_answers_with_a_message(small: ToolCache, face: str) -> None:
+async def test_a_tool_call_returns_a_message(small: ToolCache, face: str) -> None:
     runs: list[int] = []
     kept = small.tool(doubling(runs))
 
@@ -216,7 +216,7 @@ async def test_by_a_tool_call_it_answers_with_a_message(small: ToolCache, face: 
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("first", ["plain", "tool call"])
-async def test_how_a_call_is_written_decides_what_it_returns(small: ToolCache, face: str, first: str) -> None:
+async def test_the_form_of_a_call_decides_the_form_of_its_result(small: ToolCache, face: str, first: str) -> None:
     """A tool call returns a message, plain arguments the content; also on a hit."""
     runs: list[int] = []
     kept = small.tool(doubling(runs))
@@ -237,7 +237,7 @@ async def test_how_a_call_is_written_decides_what_it_returns(small: ToolCache, f
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_node_and_a_tool_node_in_one_thread_may_share_a_tool(small: ToolCache, face: str) -> None:
+async def test_a_node_and_a_tool_node_can_share_a_tool(small: ToolCache, face: str) -> None:
     kept = small.tool(doubling([]))
     plain = node_graph(small, "sync", lambda state: {"out": [kept.invoke({"n": 4})]}, None)
     assert (await run(plain, "sync", {"n": 0}, thread("1")))["out"] == [8]
@@ -275,7 +275,7 @@ def looking_graph(cache: ToolCache, node: Any) -> Any:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("way", ["cache.tool", "wrap_tool_call"])
-async def test_what_the_graph_injects_arrives_and_is_no_part_of_the_call(cache: ToolCache, face: str, way: str) -> None:
+async def test_injected_arguments_are_passed_and_not_part_of_the_key(cache: ToolCache, face: str, way: str) -> None:
     seen: list[Any] = []
     look = looking(seen)
     wraps: Any = {"wrap_tool_call": cache.wrap_tool_call, "awrap_tool_call": cache.awrap_tool_call}
@@ -289,7 +289,7 @@ async def test_what_the_graph_injects_arrives_and_is_no_part_of_the_call(cache: 
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_tool_that_asks_is_asked_again_from_a_node(cache: ToolCache, face: str) -> None:
+async def test_a_tool_that_asks_in_a_node_asks_in_every_run(cache: ToolCache, face: str) -> None:
     answered: list[str] = []
 
     @tool
@@ -311,7 +311,7 @@ async def test_a_tool_that_asks_is_asked_again_from_a_node(cache: ToolCache, fac
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_two_equal_questions_of_one_node_are_two(small: ToolCache, face: str) -> None:
+async def test_two_equal_questions_of_a_node_get_two_answers(small: ToolCache, face: str) -> None:
     """The calls look the same without ids; the first answer is not for the second."""
 
     @tool
@@ -334,7 +334,7 @@ async def test_two_equal_questions_of_one_node_are_two(small: ToolCache, face: s
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("config", [None, {"configurable": {"other": 1}}], ids=["no config", "no thread"])
-async def test_without_a_thread_it_refuses_to_run(small: ToolCache, face: str, config: Any) -> None:
+async def test_a_cached_tool_without_a_thread_is_refused(small: ToolCache, face: str, config: Any) -> None:
     runs: list[int] = []
     kept = small.tool(doubling(runs))
     with pytest.raises(InvalidConfig, match="thread"):
@@ -345,7 +345,7 @@ async def test_without_a_thread_it_refuses_to_run(small: ToolCache, face: str, c
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_tool_that_is_not_kept_runs_anywhere(face: str) -> None:
+async def test_a_volatile_tool_runs_without_a_thread(face: str) -> None:
     runs: list[int] = []
     with ToolCache(MemorySaver(), {"double": ToolPolicy(is_volatile=True)}) as cache:
         kept = cache.tool(doubling(runs))
@@ -353,7 +353,7 @@ async def test_a_tool_that_is_not_kept_runs_anywhere(face: str) -> None:
     assert runs == [1, 1]
 
 
-def test_it_looks_like_the_tool_it_stands_for(small: ToolCache) -> None:
+def test_a_cached_tool_has_the_attributes_of_the_original(small: ToolCache) -> None:
     look = looking([])
     look.tags, look.metadata, look.return_direct, look.extras = ["eye"], {"of": "ada"}, True, {"cache_control": {}}
     kept = small.tool(look)
@@ -363,7 +363,7 @@ def test_it_looks_like_the_tool_it_stands_for(small: ToolCache) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_command_goes_on_where_it_says_also_as_a_replay(cache: ToolCache, face: str) -> None:
+async def test_a_replayed_command_updates_the_state_too(cache: ToolCache, face: str) -> None:
     runs: list[str] = []
 
     @tool

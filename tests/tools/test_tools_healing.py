@@ -46,7 +46,7 @@ UNKNOWN, NOT_MADE = "It is not known whether this call was carried out", "This c
 @pytest.mark.parametrize("kind", GRAPHS)
 @settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(TURNS, min_size=1, max_size=4), st.lists(LIVES, max_size=5), st.booleans())
-def test_each_call_has_one_answer_however_runs_end(kind: str, turns: Any, lives: Any, reuses_ids: bool) -> None:
+def test_each_call_has_one_answer_after_random_failures(kind: str, turns: Any, lives: Any, reuses_ids: bool) -> None:
     asyncio.run(_live_all(World(turns, reuses_ids), kind, [("say", "async", None, "async"), *lives]))
 
 
@@ -71,7 +71,7 @@ def texts(messages: Any) -> list[str]:
 
 @pytest.mark.parametrize("kind", GRAPHS)
 @each_face
-async def test_a_thread_whose_tools_died_takes_new_input(saver: KeelSaver, face: str, kind: str) -> None:
+async def test_a_thread_with_killed_tools_accepts_new_input(saver: KeelSaver, face: str, kind: str) -> None:
     world = World([["work", "fail"], ["work", "die"]], dies_last=True)
     await live(saver, world, kind, face, said("one"), durability="sync")
     await live(saver, world, kind, face, said("two"), durability="sync")
@@ -87,7 +87,7 @@ async def test_a_thread_whose_tools_died_takes_new_input(saver: KeelSaver, face:
     assert states == ["done", "failed", "done", "unknown"]
 
 
-def test_without_it_the_conversation_is_refused_by_providers() -> None:
+def test_a_conversation_without_healing_is_invalid_for_providers() -> None:
     with MemorySaver() as saver:
         graph = create_agent(Scripted(script=[calls(("work", {}, "a"))]), [dying()], checkpointer=saver)
         with pytest.raises(Killed):
@@ -102,7 +102,7 @@ def dying() -> StructuredTool:
     return StructuredTool.from_function(work, description="Dies.")
 
 
-async def test_it_is_stored_and_done_once() -> None:
+async def test_healing_is_stored_and_happens_once() -> None:
     with MemorySaver() as saver:
         world, counter = World([["work", "die"]], dies_last=True), Counter()
         await live(saver, world, "loop", "async", said("one"))
@@ -115,7 +115,7 @@ async def test_it_is_stored_and_done_once() -> None:
 
 
 @each_face
-async def test_the_same_call_is_made_anew_once_its_result_is_told(saver: KeelSaver, face: str) -> None:
+async def test_an_equal_call_runs_again_after_a_healed_result(saver: KeelSaver, face: str) -> None:
     runs: list[str] = []
     died = [True]
 
@@ -141,7 +141,7 @@ async def test_the_same_call_is_made_anew_once_its_result_is_told(saver: KeelSav
     assert runs == ["bob", "bob"]
 
 
-async def test_a_result_is_not_lost_if_the_healing_run_dies_too(saver: KeelSaver) -> None:
+async def test_a_result_survives_the_death_of_the_healing_run(saver: KeelSaver) -> None:
     world = World([["work", "die"]], dies_last=True)
     await live(saver, world, "agent", "async", said("one"), durability="sync")
     for dies_at in range(12):
@@ -153,7 +153,7 @@ async def test_a_result_is_not_lost_if_the_healing_run_dies_too(saver: KeelSaver
 
 
 @each_face
-async def test_a_call_that_runs_elsewhere_is_not_said_to_be_undone(saver: KeelSaver, face: str) -> None:
+async def test_a_call_running_elsewhere_is_reported_as_unknown(saver: KeelSaver, face: str) -> None:
     begun, may_end = Event(), Event()
 
     def work() -> str:
@@ -188,7 +188,7 @@ async def test_a_call_that_waits_for_a_person_is_left_alone(saver: KeelSaver, fa
 
 
 @each_face
-async def test_a_question_that_new_input_has_replaced_is_answered(saver: KeelSaver, face: str) -> None:
+async def test_a_question_replaced_by_new_input_is_answered(saver: KeelSaver, face: str) -> None:
     world = World([["work"]])
     graph = agent_of(ToolCache(saver), world, HumanInTheLoopMiddleware({"act": True}))
     await run(graph, face, said("one"), CONFIG)
@@ -208,7 +208,7 @@ POLICIES = {
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_what_is_said_depends_on_how_the_tool_is_kept(name: str) -> None:
+def test_a_healed_answer_depends_on_the_tools_policy(name: str) -> None:
     policy, expected = POLICIES[name]
     was_made = name in ("too large", "offloaded")
 
@@ -238,7 +238,7 @@ def dying_loop(tools: list[Any], cache: ToolCache, was_made: bool) -> Any:
     return loop_of(ToolNode(tools, wrap_tool_call=around), [calls((tools[0].name, {}, "call-1"))], cache.saver)
 
 
-def test_of_a_command_the_message_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_healed_command_contributes_only_its_message(caplog: pytest.LogCaptureFixture) -> None:
     @tool
     def act(call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
         """Act."""
@@ -254,7 +254,7 @@ def test_of_a_command_the_message_is_told(caplog: pytest.LogCaptureFixture) -> N
     assert "only the message is put into the conversation" in caplog.text
 
 
-def test_a_branch_learns_nothing_of_calls_that_another_one_made() -> None:
+def test_calls_of_another_branch_do_not_heal_a_branch() -> None:
     """Both calls have the same id, and the second branch never called the tool."""
     approve: Command[Any] = Command(resume={"decisions": [{"type": "approve"}]})
     with MemorySaver() as saver:
@@ -293,7 +293,7 @@ def noting(model_runs: Event, world: World) -> World:
 
 
 @pytest.mark.parametrize("kind", GRAPHS)
-def test_results_are_told_though_the_input_is_not_stored_yet(saver: KeelSaver, kind: str) -> None:
+def test_healing_works_before_the_new_input_is_stored(saver: KeelSaver, kind: str) -> None:
     model_runs = Event()
     world = noting(model_runs, World([["work", "die"]], dies_last=True))
     with pytest.raises(Killed):
@@ -306,7 +306,7 @@ def test_results_are_told_though_the_input_is_not_stored_yet(saver: KeelSaver, k
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_a_branch_from_before_the_tools_ran_is_told_their_results(saver: KeelSaver, is_late: bool) -> None:
+def test_a_branch_from_before_the_tools_ran_has_their_results(saver: KeelSaver, is_late: bool) -> None:
     model_runs = Event()
     world = noting(model_runs, World([["work"]]))
     graph = agent_of(ToolCache(saver), world)
@@ -319,7 +319,7 @@ def test_a_branch_from_before_the_tools_ran_is_told_their_results(saver: KeelSav
     assert world.problems == []
 
 
-def test_it_is_the_ledger_of_the_tenant_whose_graph_runs() -> None:
+def test_healing_reads_the_ledger_of_the_tenant() -> None:
     with MemorySaver(tenants="allowed") as saver:
         cache = ToolCache(saver)
         world = World([["work", "die"]], dies_last=True)
@@ -353,14 +353,14 @@ def told(call_id: str, text: str = "it") -> ToolMessage:
         ([told("0"), HUMAN, ASKED, told("2"), told("1")], [told("0"), HUMAN, ASKED, told("1"), told("2")]),
     ],
 )
-def test_answers_are_put_behind_their_calls_in_order(given: list[Any], healed: list[Any]) -> None:
+def test_healed_answers_follow_their_calls_in_order(given: list[Any], healed: list[Any]) -> None:
     with MemorySaver() as saver:
         cache = ToolCache(saver)
         assert cache.heal_tool_calls(given, CONFIG)[1:] == healed
         assert cache.heal_tool_calls(healed, CONFIG) == []
 
 
-def test_a_call_whose_arguments_are_garbled_is_answered_too() -> None:
+def test_a_call_with_invalid_arguments_is_answered_too() -> None:
     invalid: Any = {"name": "act", "args": "{", "id": "3", "error": "no JSON"}
     asked = AIMessage("", tool_calls=ASKED.tool_calls, invalid_tool_calls=[invalid, {**invalid, "id": None}])
     with MemorySaver() as saver:
@@ -370,7 +370,7 @@ def test_a_call_whose_arguments_are_garbled_is_answered_too() -> None:
     assert problems_of([asked.model_copy(update={"invalid_tool_calls": [invalid]}), *healed[1:]]) == []
 
 
-def test_a_call_without_an_answer_needs_a_thread() -> None:
+def test_healing_without_a_thread_is_refused() -> None:
     with MemorySaver() as saver, pytest.raises(InvalidConfig):
         ToolCache(saver).heal_tool_calls([ASKED], {})
 
@@ -386,7 +386,9 @@ def lives() -> Iterator[Lives]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_async", [False, True], ids=FACES)
-def test_what_a_killed_process_has_called_is_told(place: Place, tmp_path: Path, lives: Lives, is_async: bool) -> None:
+def test_calls_of_a_killed_process_are_healed_truthfully(
+    place: Place, tmp_path: Path, lives: Lives, is_async: bool
+) -> None:
     chance, said_to_model = random.Random(f"{place.kind} {is_async}"), set()
     for number in range(sized(3, 4, 12)):
         moment = Moment("begin slow", 1, chance.uniform(0, 1.2 * SLOW))

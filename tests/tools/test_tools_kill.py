@@ -162,7 +162,9 @@ def kill(lives: Lives, life: Life, kills: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync-face", "async-face"])
-def test_killed_at_random_moments(lives: Lives, place: Place, tmp_path: Path, is_async: bool, durability: Any) -> None:
+def test_agents_killed_at_random_moments_repeat_no_call(
+    lives: Lives, place: Place, tmp_path: Path, is_async: bool, durability: Any
+) -> None:
     life = Life(place=place, path=tmp_path, thread="", is_async=is_async, durability=durability)
     kill(lives, life, KILLS)
 
@@ -171,7 +173,7 @@ def test_killed_at_random_moments(lives: Lives, place: Place, tmp_path: Path, is
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync-face", "async-face"])
-def test_killed_where_each_call_is_a_task(
+def test_agents_of_langchain_killed_at_random_moments_repeat_no_call(
     lives: Lives, place: Place, tmp_path: Path, is_async: bool, durability: Any
 ) -> None:
     """LangChain's own agent, with the cache as its middleware."""

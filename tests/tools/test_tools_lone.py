@@ -56,7 +56,7 @@ async def test_a_sync_graph_with_the_async_wrapper_is_refused(saver: KeelSaver) 
 
 
 @pytest.mark.parametrize("form", ["inner", "plain"])
-async def test_an_async_graph_may_have_the_async_wrapper_alone(saver: KeelSaver, form: str) -> None:
+async def test_an_async_graph_may_have_only_the_async_wrapper(saver: KeelSaver, form: str) -> None:
     bank = Bank()
     tool = bank.inner if form == "inner" else bank.plain()
     cache = ToolCache(saver)
@@ -65,7 +65,7 @@ async def test_an_async_graph_may_have_the_async_wrapper_alone(saver: KeelSaver,
 
 
 @each_face
-async def test_the_sync_wrapper_alone_keeps_calls_of_both(face: str) -> None:
+async def test_the_sync_wrapper_alone_caches_calls_of_both_faces(face: str) -> None:
     """In an async graph it blocks the event loop, so a database would not do here."""
     bank, saver = Bank(), MemorySaver()
     cache = ToolCache(saver)
@@ -73,7 +73,7 @@ async def test_the_sync_wrapper_alone_keeps_calls_of_both(face: str) -> None:
     assert (bank.paid, cache.stats.misses) == ([5], 1)
 
 
-async def test_what_no_wrapper_would_keep_is_not_refused(saver: KeelSaver) -> None:
+async def test_calls_that_need_no_wrapper_are_not_refused(saver: KeelSaver) -> None:
     """Tools that are not kept, called by such a tool, kept already, or have no cache."""
     bank = Bank()
     cache = ToolCache(saver, {"outer": None})

@@ -78,7 +78,7 @@ def late(config: Any) -> str:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_doubt_does_not_wait_for_a_sibling_that_waits_for_its_turn(face: str) -> None:
+async def test_a_doubt_does_not_wait_for_a_waiting_sibling(face: str) -> None:
     """The sibling has claimed its call and waits for the first, which never starts."""
     first, second = Deadly("first"), Deadly("second", ValueError)
     script = [calls(("first", {"q": "x"}, "call-1"), ("second", {"q": "y"}, "call-2"))]
@@ -120,7 +120,7 @@ def asking_after(inner: BaseTool) -> BaseTool:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_tool_that_calls_a_kept_tool_and_then_asks_a_person_goes_on(face: str) -> None:
+async def test_a_tool_that_calls_a_cached_tool_can_ask_a_person(face: str) -> None:
     """The inner call must not wait for the outer one, which waits for it."""
     look = Deadly("look")
     look.error = None
@@ -146,7 +146,7 @@ def delegating(name: str, inner: BaseTool, seconds: float = 0.0) -> BaseTool:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_doubt_inside_of_a_tool_does_not_wait_for_a_sibling_with_a_call_inside(face: str) -> None:
+async def test_a_doubt_inside_a_tool_does_not_wait_for_a_nesting_sibling(face: str) -> None:
     look, find = Deadly("look"), Deadly("find")
     find.error = None
     script = [calls(("outer", {"q": "x"}, "call-1"), ("other", {"q": "y"}, "call-2"))]
@@ -164,7 +164,7 @@ async def test_a_doubt_inside_of_a_tool_does_not_wait_for_a_sibling_with_a_call_
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_two_doubts_inside_of_two_tools_do_not_wait_for_each_other(face: str) -> None:
+async def test_doubts_inside_two_tools_do_not_wait_for_each_other(face: str) -> None:
     look, find = Deadly("look"), Deadly("find")
     script = [calls(("outer", {"q": "x"}, "call-1"), ("other", {"q": "y"}, "call-2"))]
     with ToolCache(MemorySaver(), {"outer": RETRIED, "other": RETRIED}) as cache:
@@ -179,7 +179,7 @@ async def test_two_doubts_inside_of_two_tools_do_not_wait_for_each_other(face: s
     assert (look.runs, find.runs) == (1, 1)
 
 
-async def test_a_doubt_in_a_thread_of_a_tool_does_not_wait_for_that_tool() -> None:
+async def test_a_doubt_in_a_thread_of_a_tool_does_not_wait_for_the_tool() -> None:
     """A thread started by the tool has the tool's config, but not its context."""
     look = Deadly("look")
     with ToolCache(MemorySaver(), {"outer": RETRIED}) as cache:
@@ -245,7 +245,7 @@ class Sender:
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_another_attempt_at_a_node_finds_the_calls_of_the_first(face: str) -> None:
+async def test_a_retried_node_finds_the_calls_of_its_first_attempt(face: str) -> None:
     """A retry runs in the same task; the count of equal calls must start again."""
     with ToolCache(MemorySaver(), {"send": NOT_KEPT}) as cache:
         sender = Sender(cache, "x")
@@ -256,7 +256,7 @@ async def test_another_attempt_at_a_node_finds_the_calls_of_the_first(face: str)
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_the_order_of_other_calls_does_not_tell_equal_ones_apart(face: str) -> None:
+async def test_the_order_of_other_calls_does_not_distinguish_equal_ones(face: str) -> None:
     """Threads, `gather` and sets change the order; only equal calls are counted."""
     with ToolCache(MemorySaver(), {"send": NOT_KEPT}) as cache:
         sender = Sender(cache, "a", "b")
@@ -270,7 +270,7 @@ async def test_the_order_of_other_calls_does_not_tell_equal_ones_apart(face: str
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_equal_calls_of_a_node_are_two_calls_at_every_attempt(face: str) -> None:
+async def test_equal_calls_of_a_node_stay_two_calls_in_every_attempt(face: str) -> None:
     """Neither is taken for the other, and neither may be repeated silently."""
     with ToolCache(MemorySaver(), {"send": NOT_KEPT}) as cache:
         sender = Sender(cache, "a", "a")

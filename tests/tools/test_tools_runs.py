@@ -131,7 +131,7 @@ def waiting(
 @shapes
 @durabilities
 @faces
-async def test_an_answer_runs_no_other_tool_again(scene: Scene, is_async: bool, durability: str, shape: str) -> None:
+async def test_an_answer_repeats_no_other_tool(scene: Scene, is_async: bool, durability: str, shape: str) -> None:
     fast, _, slow = three_tools(scene.outside)
     graph = GRAPHS[shape](scene.cache(), [fast, asking(scene.outside), slow])
     first = await invoke(is_async, graph, first_input(), durability)
@@ -144,7 +144,7 @@ async def test_an_answer_runs_no_other_tool_again(scene: Scene, is_async: bool, 
 @pytest.mark.slow
 @durabilities
 @faces
-def test_killed_after_the_answer_was_used(
+def test_a_run_killed_after_an_answer_was_used_asks_once(
     lives: Lives, place: Place, tmp_path: Path, is_async: bool, durability: Any
 ) -> None:
     """The person is asked once, though exit durability loses the answer."""
@@ -205,7 +205,7 @@ async def cancelled(scene: Scene, graph: Any, cache: ToolCache, durability: str 
 @pytest.mark.parametrize("tools", [held, held_in_a_thread])
 @pytest.mark.parametrize("decision", ["retry", "done"])
 @durabilities
-async def test_a_cancelled_tool_waits_for_the_users_word(
+async def test_a_cancelled_tool_waits_for_a_decision(
     scene: Scene, durability: str, decision: str, tools: Callable[[Outside], Sequence[BaseTool]], shape: str
 ) -> None:
     cache = scene.cache()
@@ -229,7 +229,7 @@ async def there_is_something(graph: Any) -> bool:
 
 
 @shapes
-async def test_a_cancelled_tool_that_may_simply_runs_again(scene: Scene, shape: str) -> None:
+async def test_a_cancelled_tool_with_unknown_retry_runs_again(scene: Scene, shape: str) -> None:
     cache = scene.cache(unknown="retry")
     graph = GRAPHS[shape](cache, held(scene.outside))
     await cancelled(scene, graph, cache)
@@ -249,7 +249,7 @@ def after(late: dict[str, float], name: str) -> Callable[[Any], str]:
 
 @pytest.mark.parametrize("is_asked_late", [True, False], ids=["late", "as-it-comes"])
 @faces
-async def test_an_answer_about_one_call_is_not_taken_for_another(
+async def test_an_answer_about_one_call_is_not_used_for_another(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, is_async: bool, is_asked_late: bool
 ) -> None:
     """LangGraph gives answers in order of asking; a `ToolNode`'s calls are one task."""
@@ -271,7 +271,7 @@ async def test_an_answer_about_one_call_is_not_taken_for_another(
 
 
 @pytest.mark.parametrize("unknown", ["raise", "ask"])
-def test_a_question_lets_the_others_of_its_step_end(
+def test_a_question_lets_other_calls_of_its_step_finish(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, unknown: Literal["raise", "ask"]
 ) -> None:
     """A question ends an async run and its loop; running calls would be in doubt."""
@@ -310,7 +310,9 @@ async def go_on(scene: Scene, cache: ToolCache, words: Counter[str], invoked: Ca
 
 @durabilities
 @pytest.mark.parametrize(("is_async", "shape"), [(False, "node"), (True, "node"), (False, "agent")])
-async def test_a_failing_sibling(scene: Scene, is_async: bool, durability: str, shape: str) -> None:
+async def test_a_failed_tool_is_repeated_without_its_siblings(
+    scene: Scene, is_async: bool, durability: str, shape: str
+) -> None:
     """The failed tool runs again, the others do not."""
     graph = GRAPHS[shape](scene.cache(), one_fails(scene.outside, acting("slow", scene.outside, SLOW)))
     with pytest.raises(Unlucky):
@@ -320,7 +322,7 @@ async def test_a_failing_sibling(scene: Scene, is_async: bool, durability: str, 
 
 
 @durabilities
-async def test_a_failing_sibling_that_cancels_the_others(scene: Scene, durability: str) -> None:
+async def test_a_failed_tool_that_cancels_its_siblings(scene: Scene, durability: str) -> None:
     """LangChain's agent on the async face: cancelled calls wait for a decision."""
     cache, words = scene.cache(), Counter[str]()
     graph = GRAPHS["agent"](cache, one_fails(scene.outside, held(scene.outside)[-1]))
@@ -352,7 +354,7 @@ async def test_a_doubt_puts_no_other_call_in_doubt(scene: Scene) -> None:
 
 @durabilities
 @faces
-async def test_a_retry_policy_runs_only_the_failed_tool_again(scene: Scene, is_async: bool, durability: str) -> None:
+async def test_a_retry_policy_repeats_only_the_failed_tool(scene: Scene, is_async: bool, durability: str) -> None:
     policy = RetryPolicy(max_attempts=3, initial_interval=0.01, jitter=False, retry_on=Unlucky)
     slow = acting("slow", scene.outside, SLOW)
     graph = node_graph(scene.cache(), one_fails(scene.outside, slow), retry_policy=policy)
@@ -360,7 +362,7 @@ async def test_a_retry_policy_runs_only_the_failed_tool_again(scene: Scene, is_a
     assert scene.ran("fast", "quick", "slow") == [(1, 1), (2, 1), (1, 1)]
 
 
-async def test_a_retry_policy_is_no_word_of_the_users(scene: Scene) -> None:
+async def test_a_retry_policy_does_not_settle_a_doubt(scene: Scene) -> None:
     cache = scene.cache()
     policy = RetryPolicy(max_attempts=3, initial_interval=0.01, jitter=False, retry_on=Exception)
     graph = node_graph(cache, held(scene.outside), retry_policy=policy)

@@ -62,7 +62,7 @@ async def doubtful(saver: KeelSaver, face: str, thread_id: str = "t") -> str:
 
 
 @each_face
-async def test_a_settlement_is_always_in_the_trail(saver: KeelSaver, face: str) -> None:
+async def test_a_settlement_is_recorded_once_in_the_audit_trail(saver: KeelSaver, face: str) -> None:
     key = await doubtful(saver, face)
     with pytest.raises(InvalidInput, match="by must name"):
         await does(saver, face, "tools.settle", "t", key, "retry", by="keel:x")
@@ -124,7 +124,7 @@ async def prune(saver: KeelSaver, face: str, thread_id: str, key: str) -> None:
 @pytest.mark.parametrize("decision", ["done", "retry"])
 @pytest.mark.parametrize("act", [look_again, go_on, prune])
 @each_face
-async def test_a_settlement_that_was_cut_off_is_told_by_the_next_act(
+async def test_an_interrupted_settlement_is_recorded_by_the_next_operation(
     saver: KeelSaver, face: str, act: Any, decision: str
 ) -> None:
     """Cut off at each request: the trail contains each settlement once."""
@@ -150,13 +150,13 @@ async def test_a_settlement_that_was_cut_off_is_told_by_the_next_act(
 
 
 @each_face
-async def test_without_a_name_a_settlement_is_recorded_all_the_same(saver: KeelSaver, face: str) -> None:
+async def test_a_settlement_without_a_name_is_recorded(saver: KeelSaver, face: str) -> None:
     await does(saver, face, "tools.settle", "t", await doubtful(saver, face), "retry")
     assert told(saver) == [("settled", None)]
 
 
 @each_face
-async def test_a_result_that_was_left_out_is_given_later_once(saver: KeelSaver, face: str) -> None:
+async def test_an_omitted_result_can_be_given_once_later(saver: KeelSaver, face: str) -> None:
     key = await doubtful(saver, face)
     await does(saver, face, "tools.settle", "t", key, "done", by="maria")
     for decision, result in (("done", None), ("retry", None), ("skip", None)):
@@ -171,7 +171,7 @@ async def test_a_result_that_was_left_out_is_given_later_once(saver: KeelSaver, 
 
 
 @each_face
-async def test_who_changed_a_thread(saver: KeelSaver, face: str) -> None:
+async def test_the_audit_trail_names_the_author_of_each_change(saver: KeelSaver, face: str) -> None:
     await doubtful(saver, face)
     first = saver.timeline("t")[0].config
     await does(saver, face, "fork", first, "fork", by="ann")
@@ -194,7 +194,7 @@ async def test_who_changed_a_thread(saver: KeelSaver, face: str) -> None:
 
 
 @each_face
-async def test_a_deletion_without_a_name_takes_no_trip_for_calls(saver: KeelSaver, face: str) -> None:
+async def test_a_deletion_without_a_name_takes_no_extra_trip(saver: KeelSaver, face: str) -> None:
     await doubtful(saver, face)
     counter = Counter()
     await does(with_tap(saver, counter), face, "delete_thread", "t")
@@ -203,7 +203,7 @@ async def test_a_deletion_without_a_name_takes_no_trip_for_calls(saver: KeelSave
 
 
 @each_face
-async def test_a_name_that_is_none_changes_nothing(saver: KeelSaver, face: str) -> None:
+async def test_an_empty_name_is_refused_and_changes_nothing(saver: KeelSaver, face: str) -> None:
     await doubtful(saver, face)
     first = saver.timeline("t")[0].config
     acts = {

@@ -49,7 +49,7 @@ pytestmark = pytest.mark.timeout(30)
 # -- the keeper --------------------------------------------------------------------------------------------------------
 
 
-def test_a_renewal_that_fails_is_not_repeated_without_a_pause() -> None:
+def test_failed_renewals_are_retried_with_a_pause() -> None:
     asked, began = list[float](), time.monotonic()
 
     def renew(claim: Claim) -> bool:
@@ -85,7 +85,7 @@ FORGET: dict[str, Callable[[ToolCache], object]] = {
 
 
 @pytest.mark.parametrize("how", FORGET)
-def test_hits_do_not_come_back_after_a_deletion(how: str) -> None:
+def test_hits_are_not_restored_after_a_deletion(how: str) -> None:
     """Hits are counted first and written later."""
     with ToolCache(MemorySaver(), default=THREAD) as cache:
         tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
@@ -95,7 +95,7 @@ def test_hits_do_not_come_back_after_a_deletion(how: str) -> None:
         assert hits_in(cache.saver, "t") == []
 
 
-def test_hits_are_written_where_nothing_was_deleted() -> None:
+def test_hits_are_written_on_close() -> None:
     with ToolCache(MemorySaver(), default=THREAD) as cache:
         tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
         cache.close()
@@ -165,7 +165,7 @@ tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
 
 
 @pytest.mark.slow
-def test_a_program_that_ends_without_closing_writes_what_was_counted(tmp_path: Path) -> None:
+def test_a_program_that_ends_without_closing_writes_its_hits(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", ENDS, str(tmp_path / "keel.db")],
         cwd=tmp_path,
@@ -177,7 +177,7 @@ def test_a_program_that_ends_without_closing_writes_what_was_counted(tmp_path: P
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
-def test_a_live_process_that_is_hidden_is_not_dead(error: type[OSError], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hidden_live_process_is_not_dead(error: type[OSError], monkeypatch: pytest.MonkeyPatch) -> None:
     """`hidepid` or `ProtectProc` hides the files of other processes in `/proc`."""
     name, read = this_holder(), Path.read_text
 
@@ -214,7 +214,7 @@ HAND_OVER = ("hand_over", {"q": "x"}, "call-1")
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_tool_that_hands_over_to_the_graph_above_waits_for_nobody(face: str) -> None:
+async def test_a_handover_to_the_parent_graph_finishes(face: str) -> None:
     acted: list[str] = []
     with ToolCache(MemorySaver()) as cache:
         graph = tool_graph(cache, [handing_over(acted)], [calls(HAND_OVER)])
@@ -224,7 +224,7 @@ async def test_a_tool_that_hands_over_to_the_graph_above_waits_for_nobody(face: 
     assert acted == ["left"]
 
 
-def test_what_handed_over_to_the_graph_above_is_not_repeated_in_silence() -> None:
+def test_a_handover_to_the_parent_graph_is_not_repeated_silently() -> None:
     acted, deaths = list[str](), [Killed]
 
     @tool
@@ -245,7 +245,7 @@ def test_what_handed_over_to_the_graph_above_is_not_repeated_in_silence() -> Non
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_what_a_person_says_of_a_doubt_that_was_settled_meanwhile_does_not_count(face: str) -> None:
+async def test_an_answer_to_an_already_settled_doubt_is_ignored(face: str) -> None:
     """Another person was faster, so the conversation shows the ledger's result."""
     acted: list[str] = []
 

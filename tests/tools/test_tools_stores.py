@@ -59,7 +59,7 @@ async def test_a_graph_in_another_store_is_refused(saver: KeelSaver, make: Any, 
 
 
 @each_face
-async def test_another_saver_of_the_same_store_will_do(place: Place, face: str) -> None:
+async def test_another_saver_of_the_same_store_is_accepted(place: Place, face: str) -> None:
     with place.open() as one, place.open() as other:
         for keeper, runs_on in [(one, other), (one, TieredSaver(hot=MemorySaver(), cold=one)), (one, None)]:
             shop = Shop(keeper, runs_on, face)
@@ -70,20 +70,20 @@ async def test_another_saver_of_the_same_store_will_do(place: Place, face: str) 
 
 @each_face
 @ON_SERVERS
-async def test_another_name_of_one_server_will_do(place: Place, face: str) -> None:
+async def test_another_name_of_the_same_server_is_accepted(place: Place, face: str) -> None:
     with place.proxy() as proxy, place.open() as one, place.through(proxy).open() as other:
         assert await Shop(one, other, face).buy() == {"said": "paid"}
 
 
 @each_face
-async def test_another_path_of_one_file_will_do(tmp_path: Path, face: str) -> None:
+async def test_another_path_of_the_same_file_is_accepted(tmp_path: Path, face: str) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with SqliteSaver(tmp_path / "real/a.db") as one, SqliteSaver(tmp_path / "link/a.db") as other:
         assert await Shop(one, other, face).buy() == {"said": "paid"}
 
 
-async def test_the_look_of_the_other_saver_leaves_nothing_behind(place: Place) -> None:
+async def test_comparing_stores_leaves_no_records(place: Place) -> None:
     with place.open() as one, place.open() as other:
         await Shop(one, other, "sync").buy()
         kept = one.engine.run(Cells(one.engine.session, SECRETS, None).every())
@@ -91,7 +91,7 @@ async def test_the_look_of_the_other_saver_leaves_nothing_behind(place: Place) -
 
 
 @each_face
-async def test_each_tenant_has_a_ledger(place: Place, face: str) -> None:
+async def test_each_tenant_has_its_own_ledger(place: Place, face: str) -> None:
     with place.open() as one, place.open() as other:
         assert await Shop(one.for_tenant("acme"), other.for_tenant("acme"), face).buy() == {"said": "paid"}
         shop = Shop(one.for_tenant("acme"), other.for_tenant("globex"), face)
@@ -109,7 +109,7 @@ class Wrapper(BaseCheckpointSaver[Any]):
         self.get_next_version = inner.get_next_version  # type: ignore[method-assign]
 
 
-async def test_a_wrapper_is_warned_of_once(saver: KeelSaver, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_wrapped_saver_is_warned_of_once(saver: KeelSaver, caplog: pytest.LogCaptureFixture) -> None:
     shop = Shop(saver, Wrapper(saver), "sync")
     with caplog.at_level(logging.WARNING, "langgraph_keel.tools.cache"):
         assert await shop.buy() == {"said": "paid"}

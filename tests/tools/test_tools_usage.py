@@ -75,7 +75,7 @@ def of_all(config: RunnableConfig) -> str:
 
 @pytest.mark.parametrize("scope", ["thread", "shared", of_all], ids=["thread", "shared", "function"])
 @pytest.mark.parametrize("way", ["command", "method"])
-def test_a_doubt_says_how_it_is_settled(scope: Any, way: str, tmp_path: Path) -> None:
+def test_a_doubt_explains_how_to_settle_it(scope: Any, way: str, tmp_path: Path) -> None:
     runs: list[int] = []
     with SqliteSaver(tmp_path / "keel.db") as saver:
         cache = ToolCache(saver, {"pay": ToolPolicy(scope=scope)})
@@ -110,13 +110,13 @@ def test_a_doubt_says_how_it_is_settled(scope: Any, way: str, tmp_path: Path) ->
         ("abcdef", None, None, "None is not an answer"),
     ],
 )
-def test_what_settles_nothing_is_refused(key: Any, decision: Any, result: Any, problem: str) -> None:
+def test_invalid_settlements_are_refused(key: Any, decision: Any, result: Any, problem: str) -> None:
     with pytest.raises(InvalidInput, match=problem):
         ToolCache(MemorySaver()).settle("t", key, decision, result)
 
 
 @pytest.mark.parametrize("answer", ["Skip", {"decision": " DONE "}], ids=str)
-async def test_a_question_shows_the_arguments_and_takes_any_case(answer: Any) -> None:
+async def test_a_question_shows_arguments_and_accepts_any_case(answer: Any) -> None:
     runs: list[int] = []
     with ToolCache(MemorySaver(), default=ToolPolicy(unknown="ask")) as cache:
         graph = tool_graph(cache, [mortal(runs)], [PAY])
@@ -151,7 +151,7 @@ async def test_closing_the_saver_writes_the_hits(place: Place, face: str) -> Non
         assert [call.hits for call in saver.tools.calls("t")] == [1]
 
 
-def test_closing_a_copy_writes_the_hits_and_closing_again_does_no_harm() -> None:
+def test_closing_a_copy_writes_the_hits_and_closing_twice_is_harmless() -> None:
     saver = MemorySaver()
     cache = ToolCache(saver, default=THREAD)
     tool_graph(cache, [looking([])], TWICE).invoke(hello(), thread("t"))
@@ -161,7 +161,7 @@ def test_closing_a_copy_writes_the_hits_and_closing_again_does_no_harm() -> None
 
 
 @pytest.mark.slow
-def test_a_saver_keeps_no_cache_alive() -> None:
+def test_a_saver_does_not_keep_its_caches_alive() -> None:
     saver = MemorySaver()
     ToolCache(saver)
     gc.collect()
@@ -194,7 +194,7 @@ def test_a_saver_keeps_no_cache_alive() -> None:
     ],
     ids=str,
 )
-def test_a_policy_names_what_is_wrong_with_it(wrong: dict[str, Any]) -> None:
+def test_invalid_policies_are_refused_by_option(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=f"^{next(iter(wrong))}="):
         ToolPolicy(**wrong)
 
@@ -211,12 +211,12 @@ def test_a_policy_names_what_is_wrong_with_it(wrong: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_a_cache_names_what_is_wrong_with_its_options(options: dict[str, Any], problem: str) -> None:
+def test_invalid_cache_options_are_refused_by_name(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidInput, match=problem):
         ToolCache(MemorySaver(), **options)
 
 
-def test_a_function_is_no_tool() -> None:
+def test_a_plain_function_is_not_accepted_as_a_tool() -> None:
     def pay(amount: int) -> str:
         return "paid"
 
@@ -229,7 +229,7 @@ PLAIN = {"type": "object", "properties": {"q": {"type": "string"}}}
 
 @pytest.mark.parametrize("policy", [{"ignore": ["Q"]}, {"idempotency_argument": "key"}], ids=str)
 @pytest.mark.parametrize("schema", [None, PLAIN], ids=["model", "plain"])
-def test_an_argument_that_the_tool_does_not_have(policy: dict[str, Any], schema: Any) -> None:
+def test_a_policy_that_names_an_unknown_argument_is_refused(policy: dict[str, Any], schema: Any) -> None:
     runs: list[str] = []
     look = looking(runs)
     if schema:
@@ -243,7 +243,7 @@ def test_an_argument_that_the_tool_does_not_have(policy: dict[str, Any], schema:
     assert runs == []
 
 
-def test_arguments_that_a_tool_does_have() -> None:
+def test_a_policy_may_name_injected_and_extra_arguments() -> None:
     keys: list[str] = []
 
     @tool
@@ -259,7 +259,7 @@ def test_arguments_that_a_tool_does_have() -> None:
 
 
 @pytest.mark.parametrize(("name", "warned"), [("serch", True), ("other", False), ("search_b", False)])
-def test_a_policy_whose_name_is_misspelt_is_warned_of(
+def test_a_policy_for_a_misspelt_tool_name_is_warned_of(
     name: str, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """For any tool, once one is called; once, even if the tools are made again."""
@@ -294,7 +294,7 @@ def of_nobody(config: RunnableConfig) -> Any:
 
 
 @pytest.mark.parametrize(("scope", "cause"), [(of_tenant, KeyError), (of_nobody, InvalidInput)])
-def test_a_scope_that_fails_names_the_tool(scope: Callable[[Any], str], cause: type[Exception]) -> None:
+def test_a_failing_scope_function_names_the_tool(scope: Callable[[Any], str], cause: type[Exception]) -> None:
     runs: list[str] = []
     cache = ToolCache(MemorySaver(), {"look": ToolPolicy(scope=scope)})
     with pytest.raises(InvalidInput, match="tool 'look': the scope function of its ToolPolicy") as caught:
@@ -304,7 +304,7 @@ def test_a_scope_that_fails_names_the_tool(scope: Callable[[Any], str], cause: t
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_predicate_that_fails_costs_nobody_the_result(face: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_cache_if_does_not_lose_the_result(face: str, caplog: pytest.LogCaptureFixture) -> None:
     runs: list[str] = []
     policy = ToolPolicy(scope="thread", cache_if=lambda result: 1 // 0 > 0)
     with ToolCache(MemorySaver(), {"look": policy}) as cache:
@@ -330,7 +330,7 @@ def looking_graph(cache: ToolCache, runs: list[str]) -> Any:
 RUNS = [UUID(int=1), UUID(int=1), UUID(int=2)]
 
 
-def test_the_run_id_of_the_config_is_the_run() -> None:
+def test_the_run_id_of_the_config_names_the_run() -> None:
     runs: list[str] = []
     with ToolCache(MemorySaver(), default=ToolPolicy(scope="run")) as cache:
         graph = looking_graph(cache, runs).compile(checkpointer=cache.saver)
@@ -376,6 +376,6 @@ print(*[name for name in ("SqliteSaver", "PostgresSaver", "RedisSaver") if name 
 @pytest.mark.parametrize(
     ("client", "there"), [("psycopg", "SqliteSaver RedisSaver"), ("redis", "SqliteSaver PostgresSaver")]
 )
-def test_a_star_import_passes_over_a_saver_without_its_client(client: str, there: str) -> None:
+def test_a_star_import_skips_savers_without_their_client(client: str, there: str) -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT, client], capture_output=True, text=True, check=True)
     assert done.stdout.split() == there.split()

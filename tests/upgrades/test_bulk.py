@@ -55,7 +55,7 @@ def heads(place: Place) -> list[Any]:
 
 
 @pytest.mark.parametrize("place", ["sqlite", "files", "postgres", "redis"], indirect=True)
-def test_all_threads_are_carried_over(place: Place) -> None:
+def test_all_finished_threads_are_upgraded(place: Place) -> None:
     with place.open() as saver:
         for number in range(len(apps.KINDS)):
             apps.write_1(saver, number)
@@ -73,7 +73,7 @@ def test_all_threads_are_carried_over(place: Place) -> None:
         assert {info.status for info in saver.threads()} == {"done"}
 
 
-def test_the_command_says_what_it_has_done(tmp_path: Path, graph: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_upgrade_command_reports_its_counts(tmp_path: Path, graph: str, capsys: pytest.CaptureFixture[str]) -> None:
     place = file_place(tmp_path)
     with place.open() as saver:
         for number in range(len(apps.KINDS)):
@@ -91,7 +91,7 @@ def test_the_command_says_what_it_has_done(tmp_path: Path, graph: str, capsys: p
         assert "upgraded 1 → 2" in str(saver.timeline("t0"))
 
 
-def test_upgrades_are_named_or_asked_for(
+def test_the_upgrade_command_requires_upgrades(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place, module = file_place(tmp_path), ModuleType("keel_test_app")
@@ -106,7 +106,7 @@ def test_upgrades_are_named_or_asked_for(
         assert "1 thread would be upgraded." in capsys.readouterr().out
 
 
-def test_what_cannot_be_upgraded_is_named(
+def test_a_thread_that_cannot_be_upgraded_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place, module = file_place(tmp_path), ModuleType("keel_test_app")
@@ -155,7 +155,7 @@ def upgrade_and_kill(place: Place, after: int) -> dict[str, int] | None:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("place", ["sqlite", "files", "postgres", "redis"], indirect=True)
-def test_what_is_killed_again_and_again_is_resumed(place: Place) -> None:
+def test_a_repeatedly_killed_upgrade_is_resumed(place: Place) -> None:
     """Each process dies while it upgrades a different thread; the last one completes."""
     with place.open() as saver:
         apps.write_all_1(saver, range(THREADS))
@@ -178,7 +178,7 @@ def test_what_is_killed_again_and_again_is_resumed(place: Place) -> None:
             assert len(carried) == 1
 
 
-def test_what_is_cut_off_in_memory_is_resumed() -> None:
+def test_an_interrupted_upgrade_in_memory_is_resumed() -> None:
     saver, number = MemorySaver(upgrades=apps.UPGRADES), 2 * len(apps.KINDS)
     former = with_engine(
         saver, replace(saver.engine, session=replace(saver.engine.session, hooks=MemorySaver().engine.session.hooks))
@@ -203,7 +203,7 @@ def interrupt_after(after: int) -> Callable[[int, int | None], None]:
 
 
 @pytest.mark.slow
-def test_many_threads_take_no_more_memory_than_few(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_number_of_threads(tmp_path: Path) -> None:
     """Memory holds only the outcome of each thread, so the peak hardly grows."""
     peaks = []
     for number in (100, 400):
@@ -222,7 +222,7 @@ def test_many_threads_take_no_more_memory_than_few(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["sqlite", "postgres", "redis"], indirect=True)
-def test_both_versions_run_while_threads_are_carried_over(place: Place) -> None:
+def test_both_versions_run_during_an_upgrade(place: Place) -> None:
     """Version 1 continues its threads until version 2 has upgraded them.
 
     After that, its only error is `NewerState`.
@@ -274,7 +274,7 @@ def test_both_versions_run_while_threads_are_carried_over(place: Place) -> None:
             assert "name" not in values
 
 
-def test_a_store_that_refuses_upgrades_says_so(tmp_path: Path) -> None:
+def test_a_missing_upgrade_is_reported_for_its_thread(tmp_path: Path) -> None:
     place = file_place(tmp_path)
     with place.open() as saver:
         apps.write_1(saver, 0)

@@ -58,7 +58,7 @@ def test_unchanged_code_breaks_nothing(said: Any) -> None:
 
 
 @pytest.mark.parametrize("name", doctor_children.BREAKS)
-def test_each_change_that_breaks_threads_is_found(said: Any, name: str) -> None:
+def test_each_breaking_change_is_found(said: Any, name: str) -> None:
     _, kind, path = doctor_children.BREAKS[name]
     found = [each for each in breaks_in(said, name) if each["kind"] == kind and path in each["path"]]
     assert found
@@ -96,7 +96,7 @@ def run(*words: str) -> int:
     return int(str(ended.value.code or 0))
 
 
-def test_the_upgrade_makes_the_doctor_agree(
+def test_the_doctor_finds_no_breaks_with_the_upgrades(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     graph, report = module_of(monkeypatch, graph=apps.deployed), tmp_path / "report.xml"
@@ -122,7 +122,7 @@ def write_former(place: Place) -> None:
         graph.compile(checkpointer=saver).invoke({"order": order("shirt"), "cents": 1}, apps.thread_of(0))
 
 
-def test_a_value_that_cannot_be_read_hides_nothing_else(
+def test_an_unreadable_value_does_not_hide_other_breaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = file_place(tmp_path)
@@ -162,7 +162,7 @@ broken = 1
 
 @pytest.mark.parametrize("name", ["graph", "builder", "build", "configure", "later"])
 @pytest.mark.parametrize("place", ["./agent.py", "agent.py", "shop/agent.py", "shop.agent"])
-def test_a_graph_is_named_by_its_file_or_module_and_made_by_a_function(
+def test_a_graph_is_found_by_file_or_module_and_name(
     place: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -179,7 +179,7 @@ def test_a_graph_is_named_by_its_file_or_module_and_made_by_a_function(
     assert ("shop.agent" if "shop" in place else "agent") in sys.modules  # classes are stored with these module names
 
 
-def test_an_error_of_the_program_is_named_with_its_place(
+def test_an_error_of_the_application_is_reported_with_its_line(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -220,7 +220,7 @@ EACH = ((START, "x"), (START, "y"), ("x", "m"), ("y", "m"))
         for is_now in (False, True)
     ],
 )
-def test_edges_that_lead_nowhere_are_found(place: Place, before: Any, after: Any) -> None:
+def test_broken_edges_are_found(place: Place, before: Any, after: Any) -> None:
     """The doctor reports each edge where LangGraph fails or skips the node.
 
     This holds whether the node is deferred or not, and joined or not.
@@ -250,7 +250,7 @@ def test_edges_that_lead_nowhere_are_found(place: Place, before: Any, after: Any
         ("keel_test_app:text", "keel_test_app:text is a str, not a graph"),
     ],
 )
-def test_what_is_no_graph_is_refused_by_name(
+def test_a_name_without_a_graph_is_refused(
     url: str, graph: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module_of(monkeypatch, text="no graph")
@@ -259,7 +259,7 @@ def test_what_is_no_graph_is_refused_by_name(
 
 
 @pytest.mark.slow
-def test_of_many_threads_unchanged_code_breaks_none(tmp_path: Path) -> None:
+def test_unchanged_code_breaks_none_of_many_threads(tmp_path: Path) -> None:
     number = sized(30, 30, 1_000)
     words = [sys.executable, doctor_children.__file__, str(tmp_path), str(number), "unchanged"]
     said = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()[-1])

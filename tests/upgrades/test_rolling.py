@@ -123,7 +123,7 @@ def stored(place: Place, thread_id: str) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @ON_SERVERS
-def test_while_a_deployment_rolls(place: Place) -> None:
+def test_both_versions_run_during_a_rolling_deployment(place: Place) -> None:
     with place.open() as saver:
         apps.write_all_1(saver, range(STILL))
     before = [stored(place, f"t{number}") for number in range(STILL)]

@@ -51,7 +51,7 @@ def old(tmp_path: Path) -> Place:
 
 
 @pytest.mark.parametrize("place", ["sqlite", "files", "postgres", "redis"], indirect=True)
-def test_each_thread_is_read_and_goes_on(place: Place) -> None:
+def test_each_thread_is_read_and_continued(place: Place) -> None:
     with place.open() as saver:
         for number in range(THREADS):
             apps.write_1(saver, number)
@@ -66,7 +66,7 @@ def test_each_thread_is_read_and_goes_on(place: Place) -> None:
             apps.check_end(graph.get_state(apps.thread_of(number)).values, number)
 
 
-def test_each_thread_is_read_and_goes_on_in_memory() -> None:
+def test_each_thread_is_read_and_continued_in_memory() -> None:
     saver = MemorySaver()
     for number in range(THREADS):
         apps.write_1(saver, number)
@@ -97,7 +97,7 @@ async def test_the_async_face_reads_the_same(old: Place) -> None:
         apps.check_end((await graph.aget_state(apps.thread_of(1))).values, 1)
 
 
-def test_a_reader_writes_nothing(old: Place) -> None:
+def test_reading_with_upgrades_writes_nothing(old: Place) -> None:
     with old.open() as saver:
         before = raw_of(saver)
     with old.open(upgrades=apps.UPGRADES) as saver:
@@ -110,7 +110,7 @@ def test_a_reader_writes_nothing(old: Place) -> None:
         assert apps.build_1(saver).get_state(apps.thread_of(1)).values["cents"] == 1250
 
 
-def test_nothing_is_stored_without_upgrades(tmp_path: Path) -> None:
+def test_no_version_is_stored_without_upgrades(tmp_path: Path) -> None:
     with file_place(tmp_path).open() as saver:
         apps.write_1(saver, 1)
         found = saver.engine.run(saver.engine.session.store.read_graph("t1"))
@@ -122,7 +122,7 @@ def test_nothing_is_stored_without_upgrades(tmp_path: Path) -> None:
 # -- two versions at once ----------------------------------------------------------------------------------------------
 
 
-def test_version_1_is_told_of_a_newer_state(old: Place) -> None:
+def test_version_1_raises_newer_state_for_a_newer_thread(old: Place) -> None:
     with old.open(upgrades=apps.UPGRADES) as saver:
         apps.go_on(apps.build_2(saver), 0)
         apps.go_on(apps.build_2(saver), 1)
@@ -140,7 +140,7 @@ def test_version_1_is_told_of_a_newer_state(old: Place) -> None:
         assert graph.get_state(apps.thread_of(2)).values["cents"] == 1250
 
 
-def test_version_1_is_told_of_newer_writes_to_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+def test_version_1_raises_newer_state_for_newer_writes(tmp_path: Path) -> None:
     place = file_place(tmp_path)
     with place.open() as saver:
         apps.write_1(saver, 3)
@@ -157,7 +157,7 @@ def test_version_1_is_told_of_newer_writes_to_a_checkpoint_of_its_own(tmp_path: 
         assert {("euros", "20.0"), ("euros", "3.0"), ("log", "['of version 2']")} <= written
 
 
-def test_version_2_is_told_of_writes_of_version_3_to_a_checkpoint_of_its_own(old: Place) -> None:
+def test_version_2_raises_newer_state_for_writes_of_version_3(old: Place) -> None:
     with old.open(upgrades=apps.UPGRADES) as saver:
         apps.go_on(apps.build_2(saver), 1)
     with old.open(upgrades=[*apps.UPGRADES, upgrade(2, 3, lambda state: None)]) as saver:
@@ -167,7 +167,7 @@ def test_version_2_is_told_of_writes_of_version_3_to_a_checkpoint_of_its_own(old
         apps.build_2(saver).get_state(apps.thread_of(1))
 
 
-def test_what_nobody_can_carry_over_is_refused(old: Place) -> None:
+def test_a_thread_without_a_matching_upgrade_is_refused(old: Place) -> None:
     told = r"thread 't0'.*from version 1 to 3: no upgrade starts from version 1"
     with old.open(upgrades=[upgrade(2, 3, nothing)]) as saver, pytest.raises(UpgradeFailed, match=told):
         saver.get_tuple(apps.thread_of(0))
@@ -180,7 +180,7 @@ def one(state: StoredState) -> None:
     state.rename("euros", "amount")
 
 
-def test_a_thread_goes_through_all_steps(old: Place) -> None:
+def test_a_thread_passes_through_all_upgrades(old: Place) -> None:
     with old.open(upgrades=apps.UPGRADES) as saver:
         apps.go_on(apps.build_2(saver), 1)
     with old.open(upgrades=[upgrade(2, 3, one), *apps.UPGRADES]) as saver:
@@ -208,7 +208,7 @@ def nothing(state: StoredState) -> None:
         (ModuleType("empty"), "empty has no upgrades"),
     ],
 )
-def test_a_chain_that_cannot_be_meant_is_refused(upgrades: Any, told: str) -> None:
+def test_an_invalid_chain_of_upgrades_is_refused(upgrades: Any, told: str) -> None:
     with pytest.raises(InvalidInput, match=told):
         MemorySaver(upgrades=upgrades)
 
@@ -226,12 +226,12 @@ def test_a_chain_that_cannot_be_meant_is_refused(upgrades: Any, told: str) -> No
         lambda: upgrade(1, 2, nothing)(nothing),
     ],
 )
-def test_an_upgrade_that_cannot_be_meant_is_refused(call: Callable[[], Any]) -> None:
+def test_an_invalid_upgrade_is_refused(call: Callable[[], Any]) -> None:
     with pytest.raises(InvalidInput):
         call()
 
 
-def test_a_module_has_its_upgrades(old: Place) -> None:
+def test_upgrades_may_be_a_module(old: Place) -> None:
     with old.open(upgrades=apps) as saver:
         apps.check_seen(apps.build_2(saver), 1)
 
@@ -257,7 +257,7 @@ REFUSED: list[tuple[str, Callable[[StoredState], Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "change", "told"), REFUSED)
-def test_what_an_upgrade_cannot_do_is_refused_by_name(
+def test_an_impossible_change_of_an_upgrade_is_refused(
     old: Place, kind: str, change: Callable[[StoredState], Any], told: str
 ) -> None:
     config = apps.thread_of(apps.KINDS.index(kind))
@@ -285,7 +285,7 @@ def test_a_removed_node_may_end_the_run(old: Place) -> None:
 # -- who decides, goes back, looks, tidies -----------------------------------------------------------------------------
 
 
-def test_a_decision_finds_the_node_that_was_renamed(old: Place) -> None:
+def test_a_decision_reaches_a_renamed_node(old: Place) -> None:
     with old.open(upgrades=apps.UPGRADES) as saver:
         (request,) = [each for each in saver.approvals.pending() if each.thread_id == "t1"]
         saver.approvals.answer(request.id, by="ada", value="yes")
@@ -295,7 +295,7 @@ def test_a_decision_finds_the_node_that_was_renamed(old: Place) -> None:
         assert "t1" not in {each.thread_id for each in saver.approvals.pending()}
 
 
-def test_forks_rewinds_and_copies_are_upgraded_when_they_are_read(old: Place) -> None:
+def test_forks_and_copies_are_upgraded_on_reading(old: Place) -> None:
     with old.open(upgrades=apps.UPGRADES) as saver:
         graph = apps.build_2(saver)
         saver.copy_thread("t1", "copy")
@@ -307,7 +307,7 @@ def test_forks_rewinds_and_copies_are_upgraded_when_they_are_read(old: Place) ->
         assert (copied.values["euros"], copied.next) == (12.5, ("confirm",))
 
 
-def test_a_rewound_thread_has_the_version_of_what_it_went_back_to(old: Place) -> None:
+def test_a_rewound_thread_is_upgraded_on_reading(old: Place) -> None:
     with old.open(upgrades=apps.UPGRADES) as saver:
         graph = apps.build_2(saver)
         apps.go_on(graph, 1)
@@ -318,7 +318,7 @@ def test_a_rewound_thread_has_the_version_of_what_it_went_back_to(old: Place) ->
             assert (values["euros"], values["first"]) == (12.5, "Ada")
 
 
-def test_a_diff_over_an_upgrade_shows_what_has_changed(old: Place) -> None:
+def test_a_diff_across_an_upgrade_shows_only_real_changes(old: Place) -> None:
     with old.open(upgrades=apps.UPGRADES) as saver:
         graph = apps.build_2(saver)
         apps.go_on(graph, 4)
@@ -327,7 +327,7 @@ def test_a_diff_over_an_upgrade_shows_what_has_changed(old: Place) -> None:
         assert {edit.path[0] for edit in diff.edits if not str(edit.path[0]).startswith("branch:")} == {"log"}
 
 
-def test_what_delta_channels_need_of_version_1_outlives_a_prune(old: Place) -> None:
+def test_delta_channels_of_version_1_survive_a_prune(old: Place) -> None:
     with old.open(upgrades=apps.UPGRADES) as saver:
         graph = apps.build_2(saver)
         for number in NUMBERS:
@@ -355,7 +355,7 @@ def build_counter(saver: KeelSaver) -> Any:
 
 
 @pytest.mark.parametrize("turns", range(1, 6))
-def test_a_snapshot_of_version_1_stays_until_version_2_has_its_own(tmp_path: Path, turns: int) -> None:
+def test_version_2_reads_the_delta_snapshot_of_version_1(tmp_path: Path, turns: int) -> None:
     place, config = file_place(tmp_path), apps.thread_of(0)
     with place.open() as saver:
         graph = build_counter(saver)
@@ -423,7 +423,7 @@ def update_item(saver: KeelSaver, config: Any, item: Any) -> None:
     graph.update_state(config, {"item": item}, as_node="hold")
 
 
-def test_classes_move_and_change(tmp_path: Path, shop: ModuleType) -> None:
+def test_classes_can_be_moved_and_changed(tmp_path: Path, shop: ModuleType) -> None:
     place, config = file_place(tmp_path), apps.thread_of(0)
     with place.open(types=[Item, Size]) as saver:
         hold_item(saver, config, {"item": Item("tea")})
@@ -480,7 +480,7 @@ def test_classes_move_and_change(tmp_path: Path, shop: ModuleType) -> None:
 # -- what waits --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_asked_can_be_put_otherwise(tmp_path: Path) -> None:
+def test_an_upgrade_can_change_pending_questions(tmp_path: Path) -> None:
     class Plain(TypedDict, total=False):
         n: int
 

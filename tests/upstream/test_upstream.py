@@ -56,7 +56,7 @@ def test_langgraphs_own_tests_pass(
 
 
 @pytest.mark.parametrize("suite", PACKAGES, ids=lambda suite: suite.package)
-def test_those_of_its_packages_pass_too(cache: Path, suite: Suite, request: pytest.FixtureRequest) -> None:
+def test_suites_of_langgraphs_packages_pass(cache: Path, suite: Suite, request: pytest.FixtureRequest) -> None:
     """`python tests/write.py suites` also runs them with LangGraph's own savers.
 
     It also runs the suites of dependent packages.
@@ -78,7 +78,9 @@ if sized(False, False, True):
     [(suite, f"keel_{backend}") for suite, backend in STORE_RUNS],
     ids=[f"{suite.package}-{backend}" for suite, backend in STORE_RUNS],
 )
-def test_those_of_stores_pass_too(cache: Path, suite: Suite, saver: str, request: pytest.FixtureRequest) -> None:
+def test_suites_of_langgraphs_stores_pass(
+    cache: Path, suite: Suite, saver: str, request: pytest.FixtureRequest
+) -> None:
     needing("postgres", request)
     needing(saver.removeprefix("keel_"), request)
     outcome = run(suite, cache, saver)

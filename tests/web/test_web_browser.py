@@ -120,7 +120,7 @@ def card(page: Any, title: str) -> Any:
     return page.locator("article", has=page.get_by_role("heading", name=title))
 
 
-def test_it_is_opened_by_the_link_alone(browse: Open, served: str) -> None:
+def test_keel_web_is_opened_only_by_its_link(browse: Open, served: str) -> None:
     page = browse()
     assert "token" not in page.url
     assert page.get_by_role("heading", name="Inbox").is_visible()
@@ -133,7 +133,7 @@ def test_it_is_opened_by_the_link_alone(browse: Open, served: str) -> None:
     browse.wrong[:] = [each for each in browse.wrong if "401" not in each]  # type: ignore[attr-defined]
 
 
-def test_the_command_serves_it(chromium: Any, store: KeelSaver, tmp_path: Path) -> None:
+def test_keel_web_serves_the_page(chromium: Any, store: KeelSaver, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "langgraph_keel", "web", "--url", f"sqlite:///{tmp_path / 'agent.db'}"]
     with subprocess.Popen([*command, "--by", "maria", "--port", "0"], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -146,7 +146,7 @@ def test_the_command_serves_it(chromium: Any, store: KeelSaver, tmp_path: Path) 
         assert server.wait(20) in (0, 130, -signal.SIGINT)
 
 
-def test_a_request_is_approved_and_goes_away(browse: Open, store: KeelSaver) -> None:
+def test_an_approved_request_disappears_from_the_inbox(browse: Open, store: KeelSaver) -> None:
     page = browse()
     card(page, "refund").get_by_label("Reason").first.fill("the photo is enough")
     card(page, "refund").get_by_role("button", name="Approve").click()
@@ -226,7 +226,7 @@ def test_threads_are_searched_compared_labelled_and_forked(browse: Open, store: 
     assert page.get_by_role("heading", name="Moment of chat").is_visible()
 
 
-def test_of_two_people_the_second_is_told_who_was_first(browse: Open) -> None:
+def test_the_second_of_two_reviewers_sees_the_first_decision(browse: Open) -> None:
     first, second = browse(), browse()
     card(first, "refund").get_by_role("button", name="Approve").click()
     first.get_by_text("maria approved this").wait_for()
@@ -248,7 +248,7 @@ def test_a_decision_is_sent_once_after_back_and_reload(browse: Open, store: Keel
     assert [each["kind"] for each in request.history].count("approved") <= 1
 
 
-def test_the_inbox_shows_what_is_new_but_not_over_a_form(browse: Open, store: KeelSaver) -> None:
+def test_the_inbox_shows_new_requests_but_not_over_a_form(browse: Open, store: KeelSaver) -> None:
     page = browse()
     in_a_thread(talk(store, trip, "another trip", "Bergen, please"))
     page.get_by_role("link", name="another trip").wait_for()
@@ -261,7 +261,7 @@ def test_the_inbox_shows_what_is_new_but_not_over_a_form(browse: Open, store: Ke
     assert page.get_by_role("link", name="a third trip").count() == 0
 
 
-def test_a_thread_that_was_decided_is_followed_to_its_end(browse: Open, store: KeelSaver) -> None:
+def test_a_decided_thread_is_followed_to_its_end(browse: Open, store: KeelSaver) -> None:
     page = browse()
     asked = card(page, "Window or aisle?")
     asked.get_by_label("Answer", exact=True).fill("aisle")
@@ -273,7 +273,7 @@ def test_a_thread_that_was_decided_is_followed_to_its_end(browse: Open, store: K
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_all_fits_a_phone_and_can_be_read(browse: Open, dark: bool) -> None:
+def test_pages_fit_a_phone_and_are_readable(browse: Open, dark: bool) -> None:
     page = browse(width=375, dark=dark)
     base = page.url
     for path in (
@@ -327,7 +327,7 @@ CONTRAST = """() => {
 """Returns the texts whose contrast with their background is below 4.5."""
 
 
-def test_all_is_done_with_the_keyboard_alone(browse: Open, store: KeelSaver) -> None:
+def test_pages_can_be_used_with_the_keyboard_alone(browse: Open, store: KeelSaver) -> None:
     page = browse()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the page"

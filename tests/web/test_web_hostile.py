@@ -123,7 +123,7 @@ async def hostile(saver: KeelSaver, evil: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("evil", EVILS.values(), ids=EVILS)
-async def test_no_value_of_a_thread_is_more_than_text(evil: str) -> None:
+async def test_values_of_a_thread_are_shown_only_as_text(evil: str) -> None:
     async with MemorySaver() as saver:
         name, asks = await hostile(saver, evil)
         await saver.labels.aset({"configurable": {"thread_id": name}}, f"label {name}"[:190])
@@ -175,7 +175,7 @@ async def test_no_value_of_a_thread_is_more_than_text(evil: str) -> None:
 
 
 @pytest.mark.parametrize("evil", ["..", "a/b", "%2e%2e%2f", "%", "a b", "a?b=c&d", "#", "é", "'", "\u202e"])
-async def test_a_thread_is_found_whatever_its_id_is(evil: str) -> None:
+async def test_a_thread_with_any_id_is_found(evil: str) -> None:
     async with MemorySaver() as saver:
         await hostile(saver, evil)
         async with Client(keel_app(saver, identify=lambda _: "maria")) as page:
@@ -193,7 +193,7 @@ async def test_an_address_without_an_id_is_refused(path: str) -> None:
         assert (await page.get(path)).status_code in (400, 404)
 
 
-async def test_ten_megabytes_in_one_value_do_not_become_a_page() -> None:
+async def test_a_value_of_ten_megabytes_does_not_make_a_large_page() -> None:
     def write(state: State) -> Any:
         return {"values": {"big": "x<b>" * 2_500_000}, "messages": [AIMessage("y" * 100_000)]}
 

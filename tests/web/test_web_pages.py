@@ -40,7 +40,7 @@ async def request_of(saver: KeelSaver, thread: str) -> str:
 
 
 @pytest.mark.slow
-async def test_all_is_shown_and_done_on_each_backend(saver: KeelSaver) -> None:
+async def test_pages_and_forms_work_on_each_backend(saver: KeelSaver) -> None:
     await fill(saver)
     async with client(saver) as page:
         inbox = await page.page("/")
@@ -120,7 +120,7 @@ async def test_a_long_thread_is_shown_in_pages(memory: KeelSaver) -> None:
         assert any("skip" not in each and each.startswith("thread?") for each in second.links)
 
 
-async def test_a_thread_links_its_hand_off(memory: KeelSaver) -> None:
+async def test_a_thread_page_links_its_handoff(memory: KeelSaver) -> None:
     async with client(memory) as page:
         address = link("handoff", thread="bank")
         assert address in (await page.page("/thread?id=bank")).links
@@ -131,7 +131,7 @@ async def test_a_thread_links_its_hand_off(memory: KeelSaver) -> None:
         await page.page("/handoff?thread=none", 404)
 
 
-async def test_two_decide_and_the_second_is_told_who_did(memory: KeelSaver) -> None:
+async def test_a_second_decision_names_the_first_reviewer(memory: KeelSaver) -> None:
     name = await request_of(memory, "refund/A-1042")
     async with client(memory, "maria") as maria, client(memory, "tom") as tom:
         theirs = (await tom.page(f"/request?id={name}")).form("decide")
@@ -147,13 +147,13 @@ async def test_two_decide_and_the_second_is_told_who_did(memory: KeelSaver) -> N
     assert (request.status, request.decision and request.decision.by) == ("approved", "maria")
 
 
-async def test_only_an_approver_decides(memory: KeelSaver) -> None:
+async def test_only_an_approver_can_decide(memory: KeelSaver) -> None:
     async with client(memory, "eve") as page:
         told = await page.decide("/request?id=" + await request_of(memory, "refund/A-1042"), 403, kind="approve")
         assert "not among its approvers" in told.words
 
 
-async def test_the_name_of_a_form_is_never_the_person(memory: KeelSaver) -> None:
+async def test_a_name_in_a_form_is_never_used_as_the_reviewer(memory: KeelSaver) -> None:
     name = await request_of(memory, "trip")
     async with client(memory, "tom") as page:
         await page.decide(f"/request?id={name}", kind="approve", by="maria", value="x")
@@ -162,7 +162,7 @@ async def test_the_name_of_a_form_is_never_the_person(memory: KeelSaver) -> None
     assert decision.by == "tom"
 
 
-async def test_an_edit_is_shown_before_it_is_sent(memory: KeelSaver) -> None:
+async def test_an_edit_is_previewed_before_it_is_sent(memory: KeelSaver) -> None:
     name = await request_of(memory, "mail")
     async with client(memory) as page:
         edited = '{"to": "bo@example.org", "body": "Dear Bo, we are sorry"}'
@@ -177,7 +177,7 @@ async def test_an_edit_is_shown_before_it_is_sent(memory: KeelSaver) -> None:
 
 @pytest.mark.parametrize("args", ["{", '{"to": 5, "body": "x"}', "[]", '{"to": NaN, "body": "x"}', "[" * 100_000])
 @pytest.mark.parametrize("kind", ["preview", "edit"])
-async def test_arguments_that_do_not_fit_are_refused_and_kept(memory: KeelSaver, kind: str, args: str) -> None:
+async def test_invalid_arguments_are_refused_and_kept_in_the_form(memory: KeelSaver, kind: str, args: str) -> None:
     name = await request_of(memory, "mail")
     async with client(memory) as page:
         told = await page.decide(f"/request?id={name}", 400, kind=kind, args=args)
@@ -186,7 +186,7 @@ async def test_arguments_that_do_not_fit_are_refused_and_kept(memory: KeelSaver,
     assert (await memory.approvals.aget(name)).status == "waiting"
 
 
-async def test_an_answer_is_text_unless_it_is_said_to_be_json(memory: KeelSaver) -> None:
+async def test_an_answer_is_text_unless_marked_as_json(memory: KeelSaver) -> None:
     answers: Any = (({"value": "12"}, "12"), ({"value": "[1, 2]", "as_json": "1"}, [1, 2]))
     for given, value in answers:
         name = await request_of(memory, "trip")
@@ -199,7 +199,7 @@ async def test_an_answer_is_text_unless_it_is_said_to_be_json(memory: KeelSaver)
         await memory.approvals.arevise(name, by="maria")
 
 
-async def test_a_request_that_has_expired_is_not_decided() -> None:
+async def test_an_expired_request_cannot_be_decided() -> None:
     def soon(state: Any) -> Any:
         request_approval("refund", {"amount": 1}, expires_in=60)
 
@@ -221,7 +221,7 @@ def keel_token(page: Client, name: str, session: str = "by:maria") -> str:
     return str(page.app.guard.sign("form", session, "decide", name))
 
 
-async def test_what_cannot_be_shown_whole_is_not_decided_here() -> None:
+async def test_a_request_too_long_to_show_cannot_be_decided() -> None:
     async with MemorySaver() as saver, client(saver) as page:
 
         def asking(size: int) -> Any:
@@ -239,7 +239,7 @@ async def test_what_cannot_be_shown_whole_is_not_decided_here() -> None:
 
 
 @pytest.mark.parametrize("thread", ["chat", "trip", "bank", "paid", "refund/A-1042"])
-async def test_a_thread_says_what_its_status_says(memory: KeelSaver, thread: str) -> None:
+async def test_a_thread_page_shows_the_status(memory: KeelSaver, thread: str) -> None:
     said = str(await memory.astatus(thread))
     async with client(memory) as page:
         shown = (await page.page(link("thread", id=thread))).words
@@ -247,7 +247,7 @@ async def test_a_thread_says_what_its_status_says(memory: KeelSaver, thread: str
     assert said[:1].upper() in shown
 
 
-async def test_a_decision_that_no_run_has_taken_is_named(memory: KeelSaver) -> None:
+async def test_an_unused_decision_is_listed(memory: KeelSaver) -> None:
     async with client(memory) as page:
         await page.decide("/request?id=" + await request_of(memory, "trip"), kind="approve")
         inbox = await page.page("/")
@@ -255,13 +255,13 @@ async def test_a_decision_that_no_run_has_taken_is_named(memory: KeelSaver) -> N
         assert "No running process is known for this store" in inbox.words
 
 
-async def test_a_process_that_runs_graphs_is_named() -> None:
+async def test_processes_that_run_graphs_are_listed() -> None:
     async with MemorySaver(recoverable=True) as saver, client(saver) as page:
         await talk(saver, chat, "chat", "Hello")
         assert re.search(r"\(process \d+\) runs graphs on this store", (await page.page("/")).words)
 
 
-async def test_a_tenant_sees_its_own_threads_alone() -> None:
+async def test_a_tenant_sees_only_its_own_threads() -> None:
     async with MemorySaver(tenants="allowed") as saver:
         ours, theirs = saver.for_tenant("acme"), saver.for_tenant("zeta")
         await fill(ours)
@@ -285,7 +285,7 @@ async def test_an_encrypted_store_is_shown(tmp_path: Path) -> None:
         await page.decide("/request?id=" + await request_of(saver, "trip"), kind="approve")
 
 
-async def test_it_is_mounted_in_another_application(memory: KeelSaver) -> None:
+async def test_keel_app_can_be_mounted_in_another_application(memory: KeelSaver) -> None:
     app = FastAPI()
     app.mount("/keel", keel_app(memory, identify=lambda _: "maria"))
     async with Client(app, "http://localhost/keel/") as page:
@@ -298,7 +298,7 @@ async def test_it_is_mounted_in_another_application(memory: KeelSaver) -> None:
         assert all(not each.startswith(("/", "http")) for each in shown.links)
 
 
-async def test_only_pages_that_change_by_themselves_look_again(memory: KeelSaver) -> None:
+async def test_only_pages_that_can_change_refresh(memory: KeelSaver) -> None:
     def is_live(page: Page) -> bool:
         return any(name == "body" and given.get("data-live") for name, given in page.elements)
 
@@ -313,7 +313,7 @@ async def test_only_pages_that_change_by_themselves_look_again(memory: KeelSaver
         assert is_live(await page.page("/thread?id=trip"))
 
 
-async def test_a_store_that_is_away_is_said_with_503(tmp_path: Path) -> None:
+async def test_an_unavailable_store_is_reported_with_503(tmp_path: Path) -> None:
     async with SqliteSaver(tmp_path / "agent.db") as saver:
         await fill(saver)
     async with client(saver) as page:  # closed
@@ -322,7 +322,7 @@ async def test_a_store_that_is_away_is_said_with_503(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_server_that_is_killed_is_said_and_the_page_goes_on_when_it_is_back(
+async def test_pages_recover_after_a_killed_server_is_back(
     mortal: tuple[Server, Place],
 ) -> None:
     server, place = mortal
@@ -336,7 +336,7 @@ async def test_a_server_that_is_killed_is_said_and_the_page_goes_on_when_it_is_b
         assert link("request", id=request) in (await page.page("/")).links
 
 
-def test_times_are_read() -> None:
+def test_times_are_formatted() -> None:
     now = datetime.now(UTC)
     assert "now" in when(now.isoformat())
     assert when("yesterday <b>") == "yesterday &lt;b&gt;"

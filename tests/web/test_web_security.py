@@ -47,7 +47,7 @@ async def signed_in(page: Client, app: KeelApp) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_nothing_is_answered_without_a_session_but_the_login(login: KeelApp, method: str) -> None:
+async def test_only_the_login_is_answered_without_a_session(login: KeelApp, method: str) -> None:
     async with Client(login) as page:
         for path in PATHS:
             reply = await page.request(method, f"/{path}", headers=OURS)
@@ -58,7 +58,7 @@ async def test_nothing_is_answered_without_a_session_but_the_login(login: KeelAp
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_each_page_has_one_method(login: KeelApp, method: str) -> None:
+async def test_each_route_accepts_only_its_methods(login: KeelApp, method: str) -> None:
     async with Client(login) as page:
         await signed_in(page, login)
         for path, route in ROUTES.items():
@@ -91,7 +91,7 @@ async def test_a_token_is_exchanged_for_a_cookie(login: KeelApp) -> None:
             await page.page(f"/login?token={wrong}", 403)
 
 
-async def test_a_cookie_of_another_server_opens_nothing(login: KeelApp, saver: KeelSaver) -> None:
+async def test_a_cookie_of_another_server_is_refused(login: KeelApp, saver: KeelSaver) -> None:
     other = KeelApp(saver, Guard(lambda _: None, login=True, by="tom"))
     assert other.guard.cookie != login.guard.cookie  # two servers on one machine have separate cookies
     async with Client(other) as page:
@@ -137,7 +137,7 @@ async def test_a_form_of_another_origin_is_refused(saver: KeelSaver, headers: di
         assert reply.status_code == 200  # from a browser that sends no Sec-Fetch-Site
 
 
-async def test_a_token_is_of_one_session_one_form_and_one_subject(saver: KeelSaver) -> None:
+async def test_a_form_token_is_bound_to_session_form_and_subject(saver: KeelSaver) -> None:
     app = keel_app(saver, identify=lambda request: request.headers["x-user"])
     name = await request_of(saver)
     (other,) = [each.id for each in await saver.approvals.apending("mail")]
@@ -161,7 +161,7 @@ async def test_a_token_is_of_one_session_one_form_and_one_subject(saver: KeelSav
         await page.submit("/decide", {"id": name, "kind": "approve", "token": token})
 
 
-async def test_a_page_that_only_shows_changes_nothing(saver: KeelSaver) -> None:
+async def test_a_read_only_app_refuses_all_changes(saver: KeelSaver) -> None:
     name = await request_of(saver)
     app = keel_app(saver, identify=lambda _: "maria", read_only=True)
     async with Client(app) as page:
@@ -175,7 +175,7 @@ async def test_a_page_that_only_shows_changes_nothing(saver: KeelSaver) -> None:
     assert (await saver.approvals.aget(name)).status == "waiting"
 
 
-async def test_who_is_asked_of_the_program(saver: KeelSaver) -> None:
+async def test_identify_must_return_a_valid_name(saver: KeelSaver) -> None:
     async def later(request: Any) -> str:
         return "tom"
 
@@ -226,7 +226,7 @@ async def test_a_websocket_is_closed(saver: KeelSaver) -> None:
     assert [each["type"] for each in sent] == ["websocket.close"]
 
 
-async def test_an_error_of_the_page_says_nothing_of_itself(saver: KeelSaver, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_internal_error_reveals_no_details(saver: KeelSaver, caplog: pytest.LogCaptureFixture) -> None:
     def broken(request: Any) -> str:
         raise RuntimeError("secret of the program")
 
@@ -238,12 +238,12 @@ async def test_an_error_of_the_page_says_nothing_of_itself(saver: KeelSaver, cap
 
 
 @pytest.mark.parametrize("options", [{"secret": "short"}, {"hosts": "localhost"}, {"identify": "maria"}])
-async def test_options_that_cannot_be_meant_are_refused(saver: KeelSaver, options: dict[str, Any]) -> None:
+async def test_invalid_options_are_refused(saver: KeelSaver, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         keel_app(saver, **{"identify": lambda _: "maria", **options})
 
 
-async def test_processes_with_one_secret_take_each_others_forms(saver: KeelSaver) -> None:
+async def test_processes_with_one_secret_accept_each_others_forms(saver: KeelSaver) -> None:
     apps = [keel_app(saver, identify=lambda _: "maria", secret="0123456789abcdef") for _ in range(2)]
     name = await request_of(saver)
     async with Client(apps[0]) as one, Client(apps[1]) as other:
@@ -261,7 +261,7 @@ async def test_processes_with_one_secret_take_each_others_forms(saver: KeelSaver
         ("10.0.0.9", [("x-user", "")], 403),
     ],
 )
-async def test_a_header_names_the_person_if_the_proxy_sends_it(
+async def test_a_header_names_the_reviewer_only_from_the_proxy(
     saver: KeelSaver, peer: str, headers: list[tuple[str, str]], status: int
 ) -> None:
     app = keel_app(saver, identify=from_proxy("X-User", ["10.0.0.9"]))
@@ -291,13 +291,13 @@ def url(tmp_path: Path) -> str:
         (["--by", "keel:expiry"], "must name the person"),
     ],
 )
-def test_the_command_refuses_what_is_not_safe(url: str, words: list[str], said: str) -> None:
+def test_keel_web_refuses_unsafe_options(url: str, words: list[str], said: str) -> None:
     done = CliRunner().invoke(keel, ["web", "--url", url, *words])
     assert done.exit_code == 2
     assert said in " ".join(done.output.split())
 
 
-def test_the_command_says_that_a_port_is_taken_or_a_store_missing(url: str, tmp_path: Path) -> None:
+def test_keel_web_reports_a_taken_port_or_a_missing_store(url: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = CliRunner().invoke(keel, ["web", "--url", url, "--port", str(taken.getsockname()[1])])
     assert (done.exit_code, "cannot listen" in done.output) == (2, True)
@@ -305,7 +305,7 @@ def test_the_command_says_that_a_port_is_taken_or_a_store_missing(url: str, tmp_
     assert done.exit_code == 1
 
 
-async def test_the_page_of_a_refusal_loads_nothing(login: KeelApp) -> None:
+async def test_a_refusal_page_loads_no_resources(login: KeelApp) -> None:
     async with Client(login) as page:
         shown = Page((await page.get("/")).text)
     assert not [name for name, _ in shown.elements if name in ("script", "form", "a")]

@@ -36,7 +36,7 @@ def opened(root: Path, **options: Any) -> SqliteSaver:
 
 
 @pytest.mark.parametrize("seed", range(sized(5, 20, 200)))
-def test_a_random_history(root: Path, seed: int) -> None:
+def test_restores_of_random_histories_match_the_oracle(root: Path, seed: int) -> None:
     chance, moments = Random(seed), list[tuple[Any, Held]]()
     known = set[tuple[str, bytes]]()  # kind and content of each file in a snapshot
     with MemorySaver(workspace=Workspace(root, repository=root.parent / "shadow")) as saver:
@@ -65,7 +65,7 @@ def test_a_random_history(root: Path, seed: int) -> None:
     assert look(os.fsencode(root.parent / "outside/a")) == ("file", b"not ours")
 
 
-def test_only_what_the_last_snapshot_has_is_removed_or_replaced(root: Path) -> None:
+def test_only_files_of_the_last_snapshot_are_removed_or_replaced(root: Path) -> None:
     with opened(root) as saver:
         write(root, b"kept", "file", b"1")
         old = save(saver)
@@ -84,7 +84,7 @@ def test_only_what_the_last_snapshot_has_is_removed_or_replaced(root: Path) -> N
         assert (again.written, again.removed, again.set_aside, again.left) == ((), (), (), ("new",))
 
 
-def test_what_was_never_saved_is_set_aside_if_it_is_in_the_way(root: Path) -> None:
+def test_an_unsaved_file_in_the_way_is_set_aside(root: Path) -> None:
     with opened(root, largest=10) as saver:
         write(root, b"data", "file", b"small")
         write(root, b"d/e", "file", b"small")
@@ -99,7 +99,7 @@ def test_what_was_never_saved_is_set_aside_if_it_is_in_the_way(root: Path) -> No
 
 
 @pytest.mark.parametrize("is_saved", [True, False])
-def test_a_link_leads_no_restore_outside(root: Path, is_saved: bool) -> None:
+def test_a_restore_does_not_follow_links_out_of_the_directory(root: Path, is_saved: bool) -> None:
     outside = root.parent / "outside"
     with opened(root) as saver:
         write(root, b"d/a", "file", b"ours")
@@ -132,7 +132,7 @@ def test_files_are_not_set_aside_through_a_link(root: Path) -> None:
         assert (held(root), set_aside(root)) == ({b"a": ("file", b"1")}, {("file", b"by hand")})
 
 
-def test_nested_repositories_are_named_and_never_touched(root: Path) -> None:
+def test_nested_repositories_are_reported_and_never_touched(root: Path) -> None:
     with opened(root) as saver:
         write(root, b"lib/a", "file", b"1")
         old = save(saver)
@@ -147,7 +147,7 @@ def test_nested_repositories_are_named_and_never_touched(root: Path) -> None:
         assert held(root) == {b"lib/a": ("file", b"2"), b"other/a": ("file", b"1")}
 
 
-def test_into_another_directory(root: Path) -> None:
+def test_restore_into_another_directory(root: Path) -> None:
     with opened(root) as saver:
         write(root, b"a", "file", b"1")
         old = save(saver)
@@ -220,7 +220,7 @@ def cut_off(root: Path, config: Any, seconds: float, *, is_announced: bool = Fal
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the git of a process is found in /proc")
-def test_a_restore_that_is_killed_is_finished(root: Path) -> None:
+def test_a_killed_restore_is_completed_by_the_next(root: Path) -> None:
     points, outcomes = sized(5, 5, 30), set[str]()
     with opened(root) as saver:
         moments = []
@@ -259,7 +259,7 @@ sys.stdin.read()
 """
 
 
-def test_another_process_has_the_directory(root: Path) -> None:
+def test_a_restore_is_refused_while_another_process_has_the_directory(root: Path) -> None:
     with opened(root) as saver:
         write(root, b"a", "file", b"1")
         config = save(saver)

@@ -60,7 +60,7 @@ def at(config: Mapping[str, Any], checkpoint_id: str) -> Any:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_each_step_has_its_files(place: Place, root: Path, asynchronous: bool) -> None:
+async def test_each_checkpoint_has_the_files_of_its_step(place: Place, root: Path, asynchronous: bool) -> None:
     where = None if place.kind in ("sqlite", "files") else root.parent / "shadow"
     nodes = [writer(root, name) for name in ("one", "two", "three")]
     if asynchronous:
@@ -86,7 +86,7 @@ async def test_each_step_has_its_files(place: Place, root: Path, asynchronous: b
     assert held(root) == {b"one": ("file", b"one")}
 
 
-def test_the_first_step_does_not_get_into_the_checkpoint_of_the_input(root: Path) -> None:
+def test_files_of_the_first_step_are_not_in_the_input_checkpoint(root: Path) -> None:
     with opened(root) as saver:
         write(root, b"before", "file", b"")
         graph(saver, writer(root, "one")).invoke(INPUT, CONFIG, durability="sync")
@@ -95,7 +95,7 @@ def test_the_first_step_does_not_get_into_the_checkpoint_of_the_input(root: Path
 
 
 @pytest.mark.parametrize("durability", [None, "async", "exit"])
-def test_a_run_that_does_not_wait_is_refused(root: Path, durability: Any) -> None:
+def test_a_run_without_sync_durability_is_refused(root: Path, durability: Any) -> None:
     with opened(root) as saver:
         with pytest.raises(InvalidInput, match="durability='sync'"):
             graph(saver, writer(root, "one")).invoke(INPUT, CONFIG, durability=durability)
@@ -103,7 +103,7 @@ def test_a_run_that_does_not_wait_is_refused(root: Path, durability: Any) -> Non
         assert not root.exists()
 
 
-def test_refusals(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_options_and_configs_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keyring = Keyring(LocalKey("k", bytes(range(32))))
     with pytest.raises(InvalidInput, match="cannot be combined with encryption="):
         opened(root, encryption=keyring)
@@ -131,14 +131,14 @@ def test_refusals(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         opened(root)
 
 
-def test_a_checkpoint_without_files(root: Path) -> None:
+def test_a_checkpoint_without_files_raises_not_found(root: Path) -> None:
     with SqliteSaver(root.parent / "agent.db") as saver:
         config = save(saver)
     with opened(root) as saver, pytest.raises(NotFound, match="no files were saved with it"):
         saver.workspace.preview(config)
 
 
-def test_one_run_has_a_directory(root: Path) -> None:
+def test_a_directory_is_used_by_one_run_at_a_time(root: Path) -> None:
     other: Any = {"configurable": {"thread_id": "other"}}
 
     def inner(state: Any) -> Any:
@@ -159,7 +159,7 @@ def test_one_run_has_a_directory(root: Path) -> None:
             graph(second, writer(root, "ours")).invoke(INPUT, CONFIG, durability="sync")
 
 
-def test_the_repository_of_the_user_is_not_touched(root: Path) -> None:
+def test_the_users_git_repository_is_not_changed(root: Path) -> None:
     repository = Repository.made(root)
     write(root, b"a", "file", b"1\r\n")
     write(root, b".gitattributes", "file", b"* text=auto eol=lf\n*.x filter=other\n")
@@ -196,7 +196,7 @@ def test_a_store_in_its_own_workspace_is_not_saved(tmp_path: Path) -> None:
         assert len(list(saver.list(None))) == 2
 
 
-def test_what_is_not_saved_is_named(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_that_are_not_saved_are_reported(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     with SqliteSaver(root.parent / "agent.db", workspace=Workspace(root, ignore=[".env"], largest=10)) as saver:
         for name in (b"a", b".env", b"large", b"x.g"):
             write(root, name, "file", bytes(11 if name == b"large" else 1))
@@ -211,7 +211,7 @@ def test_what_is_not_saved_is_named(root: Path, caplog: pytest.LogCaptureFixture
         assert "a" not in saver.workspace.files(save(saver))  # although the index contained it
 
 
-def test_unchanged_files_cost_two_processes_and_write_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_files_start_two_processes_and_write_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from langgraph_keel.workspace import repository
 
     calls = list[str]()
@@ -241,7 +241,7 @@ def test_unchanged_files_cost_two_processes_and_write_nothing(root: Path, monkey
 
 
 @pytest.mark.slow
-def test_ten_thousand_files(root: Path) -> None:
+def test_a_save_of_ten_thousand_files_is_fast(root: Path) -> None:
     for number in range(10_000):
         write(root, f"d{number % 100}/{number}".encode(), "file", b"%d" % number)
 
@@ -263,7 +263,7 @@ def test_ten_thousand_files(root: Path) -> None:
 # -- expiry of snapshots -----------------------------------------------------------------------------------------------
 
 
-def test_trees_go_with_their_checkpoints(root: Path) -> None:
+def test_trees_are_removed_with_their_checkpoints(root: Path) -> None:
     with opened(root) as saver:
         for name in (b"a", b"b", b"b2", b"c"):
             if name != b"b2":
@@ -317,7 +317,7 @@ def test_forks_copies_and_twins_have_the_files(root: Path) -> None:
             assert done.checkpoint_id
 
 
-def test_tenants_have_trees_of_their_own(root: Path) -> None:
+def test_tenants_have_separate_trees(root: Path) -> None:
     with opened(root) as saver:
         write(root, b"a", "file", b"1")
         config = save(saver)
@@ -331,7 +331,7 @@ def test_tenants_have_trees_of_their_own(root: Path) -> None:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def test_the_command(root: Path) -> None:
+def test_keel_workspace(root: Path) -> None:
     with opened(root) as saver:
         write(root, b"a", "file", b"1\n")
         save(saver)

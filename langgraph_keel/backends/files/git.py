@@ -77,7 +77,7 @@ _log = logging.getLogger(__name__)
 class Repository:
     """Commits paths of a store, one call at a time.
 
-    With `later`, the caller calls `find` later, because a running loop must not wait for git.
+    The constructor calls `find`, which waits for git. With `later`, the caller must call it, outside of a running loop.
     """
 
     def __init__(self, root: Path, later: bool = False) -> None:

@@ -95,7 +95,7 @@ def name_error(error: BaseException, where: str) -> BaseException:
     """Return Keel's error for an error of psycopg; other errors unchanged."""
     if not isinstance(error, (psycopg.Error, OSError)) or isinstance(error, KeelError):
         return error
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).replace("\n\t", ". ").split())  # libpq indents its advice
     for kinds, kind, what in NAMED:
         if isinstance(error, kinds):
             return kind(f"{where}: {what} ({text})")

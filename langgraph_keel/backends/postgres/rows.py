@@ -140,7 +140,7 @@ class Line(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The parts of a stamp: epoch, number, and token of the request that stored it.
+    """The parts of a stamp: epoch, number, and token of the request that stored the entry.
 
     The token is needed because a server reuses numbers after a failover to a lagging replica.
     """

@@ -112,9 +112,9 @@ def _split(calls: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 class RedisDriver:
-    """One client for all threads of a process; a forked child creates its own.
+    """A client that all Python threads of a process share; a forked child has its own.
 
-    `make` is `None` if there is no blocking client. `is_ours`: whether the driver creates, and so closes, the client.
+    `make` returns the client; it is `None` if there is no blocking client. If `is_ours`, the driver closes the client.
     """
 
     def __init__(self, check: ServerCheck, where: str, make: Callable[[], Client] | None, is_ours: bool) -> None:

@@ -93,6 +93,19 @@ _IS_PLAIN = f"substr({{body}}, 1, 1) <> x'{SEALED.hex()}'"
 OF_CELL = "c.token, c.header, c.body, coalesce(c.origin, ''), c.expires_at, c.rank, c.marks"
 OF_CELL_WITHOUT_BODY = OF_CELL.replace("c.body", "x''")
 ON_SHELF = "shelves s CROSS JOIN cells c ON c.shelf = s.id WHERE s.thread = ? AND s.kind = ?"
+# Keys: whether a token is expected, and whether there is a new cell. An existing row is updated in place, as a new
+# row would also change the index of keys.
+SWAPS = {
+    (False, True): (
+        "INSERT INTO cells (token, origin, expires_at, rank, marks, header, body, shelf, key) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (shelf, key) DO NOTHING RETURNING 1"
+    ),
+    (True, True): (
+        "UPDATE cells SET token = ?, origin = ?, expires_at = ?, rank = ?, marks = ?, header = ?, body = ? "
+        "WHERE token = ? AND shelf = ? AND key = ? RETURNING 1"
+    ),
+    (True, False): "DELETE FROM cells WHERE token = ? AND shelf = ? AND key = ? RETURNING 1",
+}
 EVERYBODY = ""
 """Thread name for cells that all threads share; no thread has this name."""
 PAST_KEYS = "\x7f"
@@ -334,8 +347,11 @@ class SqliteStore(SqliteEntries):
         # A caller that expects no cell is often wrong, and a read, which never waits, is enough to refuse it. A caller
         # with a token has seen the cell, so its request goes directly to the writer.
         reply = partial(_reply_if_settled, shelf, key, expected, new)
-        swap = partial(_swap_cell, shelf, key, expected, new)
-        swapped: Swapped = yield Work(swap, writes=True, unless=reply if expected is None else None)
+        swapped: Swapped = yield Work(
+            lambda execute: _swap_cells(shelf, [(key, expected, new)], execute)[0],
+            writes=True,
+            unless=reply if expected is None else None,
+        )
         return swapped
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Work, Any, Mapping[str, Cell]]:
@@ -358,9 +374,7 @@ class SqliteStore(SqliteEntries):
         return [(key, _cell_of(*row)) for key, *row in rows]
 
     def swap_cells(self, shelf: Shelf, swaps: Sequence[Swap]) -> StorePlan[Work, Any, Sequence[Swapped]]:
-        replies: Sequence[Swapped] = yield Work(
-            lambda execute: [_swap_cell(shelf, *swap, execute) for swap in swaps], writes=True
-        )
+        replies: Sequence[Swapped] = yield Work(partial(_swap_cells, shelf, swaps), writes=True)
         return replies
 
     @in_transaction()
@@ -661,30 +675,27 @@ def _reply_if_settled(
     return Swapped(True) if decision == "again" else Swapped(False, current)
 
 
-def _swap_cell(shelf: Shelf, key: str, expected: str | None, new: Cell | None, execute: Execute) -> Swapped:
-    reply = _reply_if_settled(shelf, key, expected, new, execute)
-    if reply is not None:
-        return reply
+def _swap_cells(shelf: Shelf, swaps: Sequence[Swap], execute: Execute) -> list[Swapped]:
     number = _find_shelf(execute, shelf)
-    if new is None:
-        execute("DELETE FROM cells WHERE shelf = ? AND key = ?", (number, key))
-        return Swapped(True)
-    if number is None:
+    if number is None and any(expected is None and new for _, expected, new in swaps):
         sql = "INSERT INTO shelves (thread, kind) VALUES (?, ?) RETURNING id"
         ((number,),) = execute(sql, _names(shelf)).fetchall()
-    # An existing row is updated in place: a new row would also change the index of keys.
-    execute(
-        "INSERT INTO cells (shelf, key, token, origin, expires_at, rank, marks, header, body) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
-        "ON CONFLICT (shelf, key) DO UPDATE SET token = excluded.token, origin = excluded.origin, "
-        "expires_at = excluded.expires_at, rank = excluded.rank, marks = excluded.marks, header = excluded.header, "
-        "body = excluded.body",
-        (
-            *(number, key, new.token, new.origin or None, new.expires_at),
-            *(new.rank, " ".join(new.marks) or None, new.header, new.body),
-        ),
-    )
-    return Swapped(True)
+    return [_swap_cell(shelf, number, *swap, execute) for swap in swaps]
+
+
+def _swap_cell(
+    shelf: Shelf, number: int | None, key: str, expected: str | None, new: Cell | None, execute: Execute
+) -> Swapped:
+    """Swap a cell in one statement, and read it if that changed nothing."""
+    parameters: tuple[Any, ...] = (expected, number, key)
+    if new is not None:
+        content = new.token, new.origin or None, new.expires_at, new.rank, " ".join(new.marks) or None
+        parameters = (*content, new.header, new.body, *parameters[expected is None :])
+    if (expected or new) and execute(SWAPS[expected is not None, new is not None], parameters).fetchall():
+        return Swapped(True)
+    current = _read_cell(execute, shelf, key)
+    is_done = (current is None and expected is None) or ruling(current, expected, new) == "again"
+    return Swapped(True) if is_done else Swapped(False, current)
 
 
 def _names(shelf: Shelf) -> tuple[str, str]:

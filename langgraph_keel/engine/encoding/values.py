@@ -247,9 +247,9 @@ def _rearrange(
 
 
 def rebase_list(whole: KnownList, known: KnownList, codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
-    """Return a list that was encoded without a base as the version after `known`.
+    """Turn `whole`, a list encoded without a base, into the version after `known`.
 
-    See `next_version`.
+    Returns the same as `next_version`.
     """
     runs, changed = _pieces(whole.hashes, known)
     payloads = [whole.payloads[position] for position in changed]

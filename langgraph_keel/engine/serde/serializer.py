@@ -158,8 +158,9 @@ class KeelSerializer:
         """Return the type tag and the bytes of `obj`.
 
         Raises:
-            UnstorableValue: If a part of it could not be read back equal, has a type that is not in `types`, or is
-                larger than `max_bytes`.
+            UnstorableValue: If a part of `obj` would not be equal to the original when it is read back; or if `types`
+                is given, and the type of a part is not allowed. The size is not checked here: a saver checks each value
+                that it stores.
         """
         return _TAG, self.pack(obj)
 
@@ -167,7 +168,8 @@ class KeelSerializer:
         """Return the object that was passed to `dumps_typed`.
 
         Raises:
-            CorruptStore: If the bytes are damaged, or were written by another serializer.
+            CorruptStore: If the bytes are damaged, were written by another serializer, or contain a value larger than
+                `max_bytes`.
             RefusedType: If a type in it is unknown or not allowed.
         """
         tag, packed = data

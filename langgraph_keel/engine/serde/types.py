@@ -114,12 +114,12 @@ class Leaf(IntEnum):
 
 
 class Record(IntEnum):
-    """Ext codes at the start of an array that define the meaning of the rest.
+    """Msgpack Ext codes that begin an array and give the type of its value.
 
     Never renumber.
 
-    An array is used instead of an Ext with packed bytes, so that the parts are packed and unpacked in C with the rest,
-    and the depth is limited for the whole value, not for each record.
+    A record is an array, not an Ext with packed bytes. So its parts are packed and unpacked in C with the rest of the
+    value, and the limit of depth applies to the whole value, not to each record.
     """
 
     TUPLE = 32

@@ -113,9 +113,9 @@ class Archive(Sequence[Archived]):
 
     Access parts by position (`archive[0]`) or id (`archive["1f…"]`).
 
-    Parts are read on demand, and again at each access: to use them repeatedly, call `entries()` once (`list(archive)`
-    reads twice, for the length first). Indexing and iterating block; in an asynchronous program, use the methods that
-    begin with `a`.
+    Parts are read on demand, and again at each access. To use them repeatedly, call `entries()` once; `list(archive)`
+    reads them twice, because it asks for the length first. Indexing and iterating block. In an asynchronous program,
+    use the methods that begin with `a`.
     """
 
     def __init__(self, engine: Engine, thread_id: str) -> None:

@@ -71,7 +71,8 @@ def parameters_of(function: Callable[..., Any]) -> Iterator[Parameter]:
         default = None if parameter.default is inspect.Parameter.empty else parameter.default
         is_option = isinstance(info, OptionInfo)
         is_required = parameter.default is inspect.Parameter.empty
-        metavar = (info.metavar or placeholder(kind)).strip("[]")
+        metavar = info.metavar or placeholder(kind)
+        metavar = metavar[1:-1] if metavar.startswith("[") else metavar
         names = names_of(info, name) if is_option else (metavar,)
         yield Parameter(names, is_option, is_required, info.help or "", metavar * is_option, note(default, info))
 

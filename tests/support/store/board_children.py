@@ -86,15 +86,14 @@ def write_until(place: Place, name: str, begun: Any, stop: Any) -> None:
 def follow_until(place: Place, log: Path, cursor: Path, ready: Any) -> None:
     """Follow the board from the stored cursor until killed.
 
-    Each change is logged before the cursor is stored.
+    The cursor of each change is stored before the change is logged.
     """
     with place.open(read_only=place.kind != "redis") as saver:
         feed = saver.store().watch(BOARD, cursor.read_text() if cursor.exists() else None, poll=0.02)
-        for number, change in enumerate(feed):
+        for change in feed:
+            store(feed.cursor, cursor)
             take(change, log)
-            if number % 5 == 0:
-                store(feed.cursor, cursor)
-                ready.set()
+            ready.set()
 
 
 def take(change: Any, log: Path) -> None:

@@ -9,6 +9,7 @@ import json
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 from unittest.mock import patch
 
@@ -18,8 +19,8 @@ from typer.testing import CliRunner
 
 from langgraph_keel import Keyring, Retention, Workspace, open_saver
 from langgraph_keel.cli import app
+from langgraph_keel.engine.leases import Watch
 from langgraph_keel.keys.keyring import parse_keys
-from langgraph_keel.tools.cache import ToolCache
 from support.cli_threads import COMMANDS
 from support.moving.old_graphs import chat, talk
 
@@ -221,7 +222,7 @@ def printed(directory: Path) -> dict[str, list[str]]:
     found = {}
     for name, words in asked(directory).items():
         env = {"COLUMNS": "80", "NO_COLOR": "1"} | ({"KEEL_KEYS": KEYS} if "sealed.db" in words[-1] else {})
-        with patch.dict(ToolCache.__init__.__kwdefaults__, lease=1.0):  # `settle` watches a claim for this many seconds
+        with patch.object(Watch.__init__, "__defaults__", (lambda: 30 * monotonic(),)):  # shortens the wait of `settle`
             result = CliRunner().invoke(app, [*words, "--json"], env=env)
         assert result.exit_code in (0, 1, 2), (name, words, result.output)
         assert result.stdout.startswith("{"), (name, result.output)
