@@ -242,7 +242,7 @@ def check_open(request: ApprovalRequest, kind: str, by: str, *, may_revise: bool
         fate = f"Your earlier {act}{_when(earlier[-1])} was recorded, this one was not" if earlier else ""
         revise = (
             f" If the agent cannot act on that decision, take it back with saver.approvals.revise({request.id!r}, "
-            f"by=...) or `keel revise {request.id} --by NAME`."
+            f"by=...) or `keel revise {request.id} --by NAME`. Actions of its tools are not undone."
         )
         said = f"{describe_end(request)}. {fate or f'Your {act} was not recorded'}.{revise if may_revise else ''}"
         raise _refusal(request, said)

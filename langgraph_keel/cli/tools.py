@@ -34,7 +34,7 @@ from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_seconds, one_line, plain
 from langgraph_keel.errors import DECISIONS, InvalidInput, short_key
 from langgraph_keel.retention.erase import each_stray
-from langgraph_keel.tools.ledger import KeptCall, begins_with, is_doubt
+from langgraph_keel.tools.ledger import NEVER_BEGAN, KeptCall, begins_with, is_doubt
 
 _STYLE = {"done": "green", "claimed": "cyan", "waiting": "yellow", "failed": "red", "unknown": "bold magenta"}
 _SHOWN = {"claimed": "running"}
@@ -59,7 +59,7 @@ def _cells(call: KeptCall, full: bool) -> tuple[str | Text, ...]:
     if call.args is not None:
         shown = json.dumps(as_json(call.args), ensure_ascii=False, sort_keys=True)  # models write them in any order
         name.append(" " + (plain(shown) if full else one_line(shown, 80)), "not bold dim")
-    if full or call.state == "unknown" or _is_not_kept(call):
+    if full or call.state == "unknown" or _is_not_kept(call) or _may_have_acted(call):
         for what, value in (("call", call.tool_call_id), ("idempotency key", call.idempotency_key)):
             name.append(f"\n{what} {one_line(value, 80)}" if value else "", "not bold dim")
     if call.error and not call.decided:
@@ -77,6 +77,11 @@ def _state(call: KeptCall) -> str:
     if _is_not_kept(call):
         return "done, not kept"
     return _DECIDED.get(call.decided) or plain(_SHOWN.get(call.state, call.state))
+
+
+def _may_have_acted(call: KeptCall) -> bool:
+    """Return whether a call raised an error, and a person has not settled it."""
+    return call.state == "failed" and not call.decided and call.error != NEVER_BEGAN
 
 
 def _is_not_kept(call: KeptCall) -> bool:
@@ -112,6 +117,10 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
         "Done, but the result was not stored. If its step is resumed: give the result (--result TEXT), retry, or skip"
     )
     yield from _commands(text, ["done"], url, where, [call for call in calls if _is_not_kept(call)])
+    text = (
+        "A failed call is made again when its step is resumed. If it has acted in spite of its error, settle it first"
+    )
+    yield from _commands(text, ["done"], url, where, [call for call in calls if _may_have_acted(call)])
 
 
 def _commands(

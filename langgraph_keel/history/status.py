@@ -163,7 +163,7 @@ class ThreadStatus:
         error = one_line(next(iter(self.errors), ""), _TEXT)
         if error.endswith("…") and (opened := _OPENED.match(self.errors[0])):
             error += f"{opened[1]})"  # such as `ValueError('no …')`
-        again = resume if answers_of(self.requests) else "graph.invoke(None, config)"
+        again = "graph.invoke(None, config)" if self.given is None else resume
         twice = f"so was the run before it; {_LOOK}. If its steps are safe to run, {again} runs them"
         rest = "the outcome of tool calls is unknown" if self.doubts else twice
         if self.can_go_on:
@@ -183,7 +183,8 @@ class ThreadStatus:
             + (ids or f"{questions} without a request: graph.invoke(Command(resume=...), config)"),
             "decided": "was decided, and no run has used the decision yet: "
             + (resume if self.can_go_on else f"{_LOOK}. If it should still be done, {resume} does it"),
-            "failed": f"failed with {left} ({error}): {_LOOK}; a tool that raised an error may have acted before",
+            "failed": f"failed with {left} ({error}): look at its history and its calls first (`keel history`, "
+            "`keel tools`); a tool that raised an error may have acted before",
             "forked": f"is a fork of thread {self.source!r} with {left}, and has not run since: {self.outlook}",
             "rewound": f"was rewound, has {left}, and has not run since: a run repeats these steps, except for tool "
             "calls whose results are stored",
@@ -232,7 +233,8 @@ def _judge(
     for each in open_:
         if moment and each.checkpoint_id == moment.address.checkpoint_id:
             requests += ((yield from with_warnings(session, each)),)
-    answers = answers_of(requests)
+    # A run may die between its request and its question: the next run asks again, and then it can be answered.
+    answers = answers_of(requests) if moment and moment.asked else {}
     questions = (yield from _count_questions(session, found, moment)) if moment and found else 0
     calls: list[KeptCall] = []  # calls in doubt, and those that a person has settled
     kept = set[str]()  # tools of the next step whose results are in the ledger
@@ -267,6 +269,8 @@ def _judge(
         state = "idle"
     elif errors:
         state = "failed"
+    elif run and is_over and moment.asked and not answers:
+        state = "cut off"  # the run that resumed the thread has stored its answer, and died before its next checkpoint
     elif run and is_dead(run.holder) and (answers or (CLAIMED in about and mark_in(about) is None)):
         state = "cut off"  # if the head was stored without a claim, its run may be active despite an older claim
     elif (yield from has_arrived(session, thread_id, head, settled_in(requests))):

@@ -15,9 +15,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.constants import START
 from langgraph.pregel import Pregel
-from langgraph.types import Command
 
-from langgraph_keel.approvals.plans import answers_of
 from langgraph_keel.display.text import count_of, one_line
 from langgraph_keel.engine.config import owner_in
 from langgraph_keel.engine.engine import Engine, engine_of
@@ -179,7 +177,6 @@ class Recovery:
             why = f"given up after {count_of(last.count, 'attempt')}" + (f": {last.error}" if last.error else "")
         if why:
             return Look(status, why=why)
-        answers = answers_of(status.requests)
         return Look(
             status,
             CutOffThread(
@@ -188,7 +185,7 @@ class Recovery:
                 since=status.updated_at,
                 owner=owner_in(header.metadata),
                 checkpoint_id=status.checkpoint_id,
-                given=Command(resume=dict(answers)) if answers else None,
+                given=status.given,
                 tried=tried,
                 count=last.count,
             ),

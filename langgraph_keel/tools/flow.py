@@ -68,6 +68,7 @@ _MOMENT, _SOON, _LATE = 0.001, 0.02, 0.5
 """Polling intervals, in seconds: of other calls of the task, of a call made elsewhere, and the maximum."""
 _ERROR = 500
 """Maximum length of a stored error, in characters."""
+_CANCELLED = "it was cancelled, but a tool that runs in a thread may still act until its process has ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,14 +344,16 @@ class Flow:
             yield from self._give_up(claim, state, answers=answers.used, taken=call.slot.places)
             raise
         except Exception as error:
-            yield from self._give_up(claim, FAILED, error=f"{type(error).__name__}: {error}"[:_ERROR])
+            may_have_acted = has_begun and isinstance(error, call.policy.unknown_errors)
+            state = UNKNOWN if may_have_acted else FAILED
+            yield from self._give_up(claim, state, error=f"{type(error).__name__}: {error}"[:_ERROR])
             if self._by_time:
                 yield from self._wait_for_calls_under_way(call)  # the error ends the run
             raise
         except BaseException:
             # Cancelled while the tool ran: its effects are unknown, and this task must not wait for a store.
             state = UNKNOWN if has_begun else claim.record.before or FAILED
-            self._defer(claim, self._end(claim, state, error="it was cancelled"))
+            self._defer(claim, self._end(claim, state, error=_CANCELLED))
             raise
         finally:
             self._keeper.drop(claim)

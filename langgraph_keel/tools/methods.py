@@ -29,6 +29,8 @@ class ToolMethods(Component):
     ) -> Plan[None]:
         """Settle a tool call whose outcome is unknown; the audit trail records it.
 
+        A call that raised an error can be settled too, as `"done"` or `"skip"`, if its tool has acted before the error.
+
         Args:
             thread_id: The call's thread; `None` for a call that threads share (`scope="shared"` or a function). See
                 `ToolOutcomeUnknown` and the `doubts` of `saver.status`.

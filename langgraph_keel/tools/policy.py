@@ -31,6 +31,9 @@ class ToolPolicy:
         unknown: What happens if the process died during a call, so that its outcome is unknown. `"raise"` raises
             `ToolOutcomeUnknown`. `"retry"` runs the tool again; use it for tools that only read, or that recognize a
             call by its idempotency key. `"ask"` asks a person by an interrupt (see `ToolCache`).
+        unknown_errors: Errors of the tool after which it may have acted, such as a timeout: an exception class, or a
+            tuple of classes. The outcome of the call is unknown then, as if the process had died. After all other
+            errors the tool runs again with its step.
         scope: Which equal calls share one result. `"call"`: only the same call, when its step runs again. All other
             scopes are for tools that read: calls of the same `"thread"`; of the same `"run"`, by the `run_id` in the
             config (in a subgraph: in the config's `metadata`); all calls (`"shared"`); or those for which a function
@@ -55,6 +58,7 @@ class ToolPolicy:
     """
 
     unknown: Literal["raise", "retry", "ask"] = "raise"
+    unknown_errors: type[Exception] | tuple[type[Exception], ...] = ()
     scope: Scope = "call"
     ttl: float | None = None
     ignore: Collection[str] = ()
@@ -70,6 +74,11 @@ class ToolPolicy:
         """Validate the options, before a tool has run."""
         if self.unknown not in _UNKNOWN:
             raise InvalidInput(f"unknown={self.unknown!r}: use 'raise', 'retry' or 'ask'")
+        errors = self.unknown_errors if isinstance(self.unknown_errors, tuple) else (self.unknown_errors,)
+        if not all(isinstance(error, type) and issubclass(error, Exception) for error in errors):
+            raise InvalidInput(
+                f"unknown_errors={self.unknown_errors!r}: pass a class of exceptions, or a tuple of classes"
+            )
         if self.scope not in _SCOPES and not callable(self.scope):
             raise InvalidInput(
                 f"scope={self.scope!r}: use 'call', 'thread', 'run', 'shared' or a function of the config"

@@ -16,6 +16,7 @@ from langgraph_keel.tools.ledger import (
     CALLS,
     DONE,
     FAILED,
+    NEVER_BEGAN,
     OWN,
     CallRecord,
     adopt,
@@ -63,8 +64,12 @@ def settle_call(
     # If 'done' was recorded without a result, a result may be added once. It replaces this message.
     nbytes = len(session.codec.encode([message_of(record, "done", None)]))
     is_late = result is not None and record.decided == "done" and record.nbytes == nbytes
-    if not (lost or is_late) and (record.state != DONE or record.is_kept):
-        raise NotFound(f"call {short_key(key)} of tool {record.tool!r} is {record.state}: there is nothing to settle")
+    # The tool may have acted before it raised its error: a person can say so, and it does not run again.
+    may_have_acted = record.state == FAILED and not record.decided and record.error != NEVER_BEGAN
+    is_known = may_have_acted and decision != "retry"
+    if not (lost or is_late or is_known) and (record.state != DONE or record.is_kept):
+        problem = "it runs again with its step" if may_have_acted else "there is nothing to settle"
+        raise NotFound(f"call {short_key(key)} of tool {record.tool!r} is {record.state}: {problem}")
     if decision == "retry":
         original = yield from find_original(session, shelf, key, record)
         check_retry(record.tool, key, original, moved=moved)

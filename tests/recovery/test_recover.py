@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import re
@@ -57,6 +58,7 @@ from langgraph_keel.recovery.recover import Look, Recovery
 from langgraph_keel.runs.hook import RunClaims, begins_at
 from langgraph_keel.runs.records import LAST, TRIES, Tries
 from langgraph_keel.runs.worker import RetryList
+from langgraph_keel.testing.faults import Tap, with_tap
 
 ON_SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 
@@ -101,6 +103,80 @@ def looks_of(saver: KeelSaver, graph: Any) -> list[Look]:
 
 
 # -- a process dies ----------------------------------------------------------------------------------------------------
+
+
+class Dying(Tap):
+    """Ends the process before its nth request."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def sending(self, request: Any) -> None:
+        self.left -= 1
+        if self.left < 0:
+            os._exit(9)
+
+
+@each_face
+def test_a_decision_on_a_question_that_a_killed_run_has_not_stored_is_carried_out(tmp_path: Path, face: str) -> None:
+    """The request for approval is stored before its question, and may be decided before a worker asks again."""
+
+    def pay(state: State) -> State:
+        return {"log": [f"paid: {interrupt('pay?')}"]}
+
+    def ask(name: str, at: int) -> None:
+        with SqliteSaver(tmp_path / "one.db", recoverable=True) as saver:
+            asking = graph(with_tap(saver, Dying(at)), ("pay", pay))
+            asking.invoke(INPUT, config_of(name), durability="sync")
+
+    decided = 0
+    for at in itertools.count():
+        code = exit_code(forked(ask, f"t{at}", at))
+        with SqliteSaver(tmp_path / "one.db", recoverable=True) as saver:
+            asking, status = graph(saver, ("pay", pay)), saver.status(f"t{at}")
+            pending = saver.approvals.pending(f"t{at}")
+            if status.state == "cut off" and pending:
+                decided += 1
+                saver.approvals.approve(pending[0].id, by="maria")
+                assert (saver.status(f"t{at}").state, saver.status(f"t{at}").given) == ("cut off", None), at
+                recovered(saver, asking, face)
+                (resumed,) = saver.approvals.run_when_decided(asking, timeout=0.1, poll=0.1)
+                assert resumed.result["log"][-1] == "paid: True", at
+        if code == 0:
+            break
+    assert decided
+
+
+@each_face
+def test_a_resumed_run_that_was_killed_anywhere_is_continued(tmp_path: Path, face: str) -> None:
+    """Its answer and its output are stored before the next checkpoint."""
+
+    def ask(state: State) -> State:
+        return {"log": [f"said: {interrupt('pay?')}"]}
+
+    nodes = ("ask", ask), say("pay")
+
+    def resume(name: str, at: int) -> None:
+        with SqliteSaver(tmp_path / "one.db", recoverable=True) as saver:
+            command = saver.approvals.resume(name)
+            graph(with_tap(saver, Dying(at)), *nodes).invoke(command, config_of(name), durability="sync")
+
+    for at in itertools.count():
+        name = f"t{at}"
+        with SqliteSaver(tmp_path / "one.db", recoverable=True) as saver:
+            graph(saver, *nodes).invoke(INPUT, config_of(name), durability="sync")
+            (request,) = saver.approvals.pending(name)
+            saver.approvals.approve(request.id, by="maria")
+        code = exit_code(forked(resume, name, at))
+        with SqliteSaver(tmp_path / "one.db", recoverable=True) as saver:
+            asking = graph(saver, *nodes)
+            for _ in range(2):
+                recovered(saver, asking, face)
+                list(saver.approvals.run_when_decided(asking, timeout=0.1, poll=0.05))
+            assert saver.status(name).state == "idle", (at, str(saver.status(name)))
+            assert asking.get_state(config_of(name)).values["log"].count("said: True") == 1
+        if code == 0:
+            break
 
 
 @each_face

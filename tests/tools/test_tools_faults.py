@@ -297,6 +297,52 @@ async def test_a_cancelled_tool_is_in_doubt_immediately() -> None:
     assert runs == [1]
 
 
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("kind", [Exception, (OSError, TimeoutError)], ids=["all", "some"])
+async def test_a_call_whose_error_leaves_its_outcome_unknown_is_not_repeated(face: str, kind: Any) -> None:
+    """A payment whose reply is late may have been made."""
+    runs: list[Any] = []
+
+    @tool
+    def pay(x: int) -> str:
+        """Pay."""
+        runs.append(x)
+        raise TimeoutError("no reply")
+
+    saver = MemorySaver()
+    with ToolCache(saver, {"pay": ToolPolicy(unknown_errors=kind)}) as cache:
+        graph = tool_graph(cache, [pay], ONE)
+        with pytest.raises(TimeoutError):
+            await run(graph, face, hello(), thread("1"))
+        (doubt,) = saver.status("1").doubts
+        assert (doubt.state, doubt.error) == ("unknown", "TimeoutError: no reply")
+        with pytest.raises(ToolOutcomeUnknown, match="pay"):
+            await run(graph, face, None, thread("1"))
+        cache.settle("1", doubt.key, "done", "paid 1")
+        said = answers(await run(graph, face, None, thread("1")))
+    assert (runs, said["call-1"].content) == ([1], "paid 1")
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_other_errors_of_a_tool_mean_that_it_may_run_again(face: str) -> None:
+    runs: list[Any] = []
+
+    @tool
+    def pay(x: int) -> str:
+        """Pay."""
+        runs.append(x)
+        if len(runs) == 1:
+            raise ValueError("no such account")
+        return f"paid {x}"
+
+    with ToolCache(MemorySaver(), {"pay": ToolPolicy(unknown_errors=TimeoutError)}) as cache:
+        graph = tool_graph(cache, [pay], ONE)
+        with pytest.raises(ValueError, match="no such account"):
+            await run(graph, face, hello(), thread("1"))
+        said = answers(await run(graph, face, None, thread("1")))
+    assert (runs, said["call-1"].content) == ([1, 1], "paid 1")
+
+
 # -- threads and processes ---------------------------------------------------------------------------------------------
 
 

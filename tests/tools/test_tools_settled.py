@@ -79,6 +79,35 @@ async def test_a_settlement_is_recorded_once_in_the_audit_trail(saver: KeelSaver
     assert saver.approvals.verify_audit().ok
 
 
+@pytest.mark.parametrize(("decision", "answer"), [("done", "receipt 17"), ("skip", "decided not to repeat it")])
+@each_face
+async def test_a_call_that_raised_an_error_may_be_settled_if_it_has_acted(
+    saver: KeelSaver, face: str, decision: str, answer: str
+) -> None:
+    paid = []
+
+    def pay(to: str) -> str:
+        """Pay, but lose the reply."""
+        paid.append(to)
+        raise ValueError("no reply")
+
+    with ToolCache(saver) as cache:
+        graph = tool_graph(cache, [pay], [calls(("pay", {"to": "x"}, "call-1"))])
+        with pytest.raises(ValueError, match="no reply"):
+            await run(graph, face, hello(), AT)
+        (call,) = saver.tools.calls("t")
+        assert call.state == "failed"
+        with pytest.raises(NotFound, match="is failed: it runs again with its step"):
+            await does(saver, face, "tools.settle", "t", call.key, "retry", by="maria")
+        result = answer if decision == "done" else None
+        await does(saver, face, "tools.settle", "t", call.key, decision, result, by="maria")
+        state = await run(graph, face, None, AT)
+    (said,) = [each.text for each in state["messages"] if each.type == "tool"]
+    assert paid == ["x"]
+    assert answer in said
+    assert told(saver) == [("settled", "maria")]
+
+
 async def look_again(saver: KeelSaver, face: str, thread_id: str, key: str) -> None:
     with pytest.raises(NotFound, match="nothing to settle"):
         await does(saver, face, "tools.settle", thread_id, key, "skip", by="bob")
