@@ -145,7 +145,7 @@ class ApprovalHook(Hook):
 
     def _close_over(self, session: Session, put: Put) -> Plan[Sequence[ApprovalRequest]]:
         """Close finished requests; return those whose decision was never used."""
-        new, known = put.address, self._waits[put.address.thread_id]
+        new, known = put.address, [*self._waits.get(put.address.thread_id, ())]  # other threads may add to it
         is_answered = put.source == "loop"
         # Ids are ordered by time; questions newer than this checkpoint are open.
         over = {
@@ -209,11 +209,11 @@ class ApprovalHook(Hook):
         return is_known
 
     def _forget(self, thread_id: str, over: set[str]) -> None:
-        left = {each: tasks for each, tasks in self._waits.get(thread_id, {}).items() if each not in over}
+        tasks = self._waits.get(thread_id, {})
+        for each in over:
+            tasks.pop(each, None)
         self._given.pop(thread_id, None)
-        if left:
-            self._waits[thread_id] = left
-        else:
+        if not tasks:
             self._waits.pop(thread_id, None)
 
 

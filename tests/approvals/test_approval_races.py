@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from pathlib import Path
 from threading import Barrier, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from support.races import context, received
 from support.tiers import sized
 
 from langgraph_keel import AlreadyDecided, KeelSaver, MemorySaver
+from langgraph_keel.approvals.hook import ApprovalHook
+from langgraph_keel.engine.config import Address
 
 ROUNDS = sized(50, 50, 200)
 THREADS = [f"t{number}" for number in range(ROUNDS)]
@@ -137,3 +140,23 @@ def join(processes: list[Any]) -> None:
     for each in processes:
         each.join(120)
     assert [each.exitcode for each in processes] == [0] * len(processes)
+
+
+def test_another_thread_may_ask_while_a_checkpoint_is_stored() -> None:
+    """A parallel task writes its question while the hook looks for the finished ones."""
+    with MemorySaver() as saver:
+        found = saver.engine.session.hooks.find(ApprovalHook)
+        assert found is not None
+        hook: ApprovalHook = found
+        hook._remember("t", "1", "task")  # private: the questions that a saver remembers
+
+        class Parent:
+            @property
+            def checkpoint_id(self) -> str:
+                hook._remember("t", str(len(hook._waits["t"]) + 1), "other")  # private: as another thread does
+                return "0"
+
+        put = SimpleNamespace(address=Address("t", "", "9"), parent=Parent(), source="loop")
+        plan: Any = hook._close_over(saver.engine.session, put)  # type: ignore[arg-type]  # private: its only caller stores
+        assert list(plan) == []
+        assert len(hook._waits["t"]) == 2  # private: none was forgotten

@@ -53,8 +53,8 @@ class Scene:
     saver: KeelSaver
     outside: Outside
 
-    def cache(self, unknown: Literal["raise", "retry", "ask"] = "raise") -> ToolCache:
-        return ToolCache(self.saver, default=ToolPolicy(unknown=unknown))
+    def cache(self, unknown: Literal["raise", "retry", "ask"] = "raise", lease: float = 30.0) -> ToolCache:
+        return ToolCache(self.saver, default=ToolPolicy(unknown=unknown), lease=lease)
 
     def states(self) -> dict[str, str]:
         return {call.tool: call.state for call in self.saver.tools.calls("t")}
@@ -324,7 +324,7 @@ async def test_a_failed_tool_is_repeated_without_its_siblings(
 @durabilities
 async def test_a_failed_tool_that_cancels_its_siblings(scene: Scene, durability: str) -> None:
     """LangChain's agent on the async face: cancelled calls wait for a decision."""
-    cache, words = scene.cache(), Counter[str]()
+    cache, words = scene.cache(lease=1.0), Counter[str]()  # as long as the error waits for the other calls
     graph = GRAPHS["agent"](cache, one_fails(scene.outside, held(scene.outside)[-1]))
     with pytest.raises(Unlucky):
         await graph.ainvoke(first_input(), CONFIG, durability=durability)
@@ -339,7 +339,7 @@ async def test_a_failed_tool_that_cancels_its_siblings(scene: Scene, durability:
 
 async def test_a_doubt_puts_no_other_call_in_doubt(scene: Scene) -> None:
     """LangChain's agent cancels siblings when one raises: they must end before that."""
-    cache, slow = scene.cache(), held(scene.outside)[-1]
+    cache, slow = scene.cache(lease=1.0), held(scene.outside)[-1]
     with pytest.raises(Unlucky):
         await GRAPHS["agent"](cache, one_fails(scene.outside, slow)).ainvoke(first_input(), CONFIG)
     again = [acting("fast", scene.outside), acting("quick", scene.outside, SLOW), slow]
