@@ -156,7 +156,7 @@ def test_another_thread_may_ask_while_a_checkpoint_is_stored() -> None:
                 hook._remember("t", str(len(hook._waits["t"]) + 1), "other")  # private: as another thread does
                 return "0"
 
-        put = SimpleNamespace(address=Address("t", "", "9"), parent=Parent(), source="loop")
-        plan: Any = hook._close_over(saver.engine.session, put)  # type: ignore[arg-type]  # private: its only caller stores
+        put: Any = SimpleNamespace(address=Address("t", "", "9"), parent=Parent(), source="loop")
+        plan: Any = hook._close_over(saver.engine.session, put)  # private: its only caller stores a checkpoint
         assert list(plan) == []
         assert len(hook._waits["t"]) == 2  # private: none was forgotten

@@ -513,7 +513,7 @@ def test_a_watch_repeats_the_change_that_was_being_handled(board: KeelStore) -> 
     assert look(board, feed.cursor)[0] == []
     for number in range(20):
         board.delete(NS, f"k{number}")
-    # A follower that handled a change and was killed is told that the item is gone, though it never knew a version.
+    # A follower may have handled a change before it was killed. The next one reports that the item was deleted.
     assert look(board, cursors[7])[0] == [ItemChange(NS, f"k{number}", None) for number in range(8)]
 
 
