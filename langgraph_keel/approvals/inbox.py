@@ -352,7 +352,8 @@ class Inbox:
         answers of tasks whose questions are all decided, as LangGraph runs a task from its beginning at each answer.
 
         Raises:
-            NotFound: If there is no unused decision; the error lists the pending requests.
+            NotFound: If there is no unused decision (the error lists the pending requests), or its question is not
+                stored, as the run that asks it is still active or has died.
         """
         return plans.resume(self.engine.session, thread_id_of(thread_id))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph_keel._langgraph import INTERRUPT, RESUME
 from langgraph_keel.approvals.arrivals import has_arrived
-from langgraph_keel.approvals.asked import Asked, find_questions, waiting_in
+from langgraph_keel.approvals.asked import Asked, find_questions, read_questions, waiting_in
 from langgraph_keel.approvals.checks import time_after
 from langgraph_keel.approvals.interrupts import answer_of, answer_with, describe_question, interrupts_in
 from langgraph_keel.approvals.questions import (
@@ -467,9 +467,15 @@ def resume(session: Session, thread_id: str) -> Plan[Command[Any]]:
     from langgraph.types import Command
 
     found = yield from find_answers(session, thread_id)
+    head = yield from session.store.read_entry(Address(thread_id, "", None))
+    if head is None:
+        raise NotFound(f"there is no thread {thread_id!r} in this store")
+    if found and not read_questions(head.batches, session.codec.with_placeholders(), head.entry.address):
+        raise NotFound(
+            f"thread {thread_id!r}: its decision answers a question that is not stored: the run that asks it is still "
+            f"active or has died: `saver.status({thread_id!r})` reports the next step"
+        )
     if not found:
-        if (yield from session.store.read_entry(Address(thread_id, "", None))) is None:
-            raise NotFound(f"there is no thread {thread_id!r} in this store")
         waiting = yield from Approvals(session).of_thread(thread_id)
         requests = [request_at(each.request, session.now) for each in waiting]
         ids = ", ".join(f"{each.id} is {each.status}" for each in requests)

@@ -46,6 +46,7 @@ from langgraph_keel import (
     KeelSaver,
     MemorySaver,
     NewerState,
+    NotFound,
     ReadOnlyStore,
     SqliteSaver,
     StoreUnavailable,
@@ -139,6 +140,8 @@ def test_a_decision_on_a_question_that_a_killed_run_has_not_stored_is_carried_ou
                 decided += 1
                 saver.approvals.approve(pending[0].id, by="maria")
                 assert (saver.status(f"t{at}").state, saver.status(f"t{at}").given) == ("cut off", None), at
+                with pytest.raises(NotFound, match="not stored: the run that asks it is still active or has died"):
+                    saver.approvals.resume(f"t{at}")
                 recovered(saver, asking, face)
                 (resumed,) = saver.approvals.run_when_decided(asking, timeout=0.1, poll=0.1)
                 assert resumed.result["log"][-1] == "paid: True", at
