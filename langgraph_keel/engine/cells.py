@@ -53,8 +53,8 @@ class Cell:
         body: The rest, framed; `b""` if there is none or it was not read.
         origin: The thread that wrote a shared cell and with which it is deleted; `""` if there is none.
         expires_at: Milliseconds since 1970 from which on the engine treats it as deleted; `None` means never.
-        rank: Its position in a search (`Store.find_cells`): microseconds since 1970. Searches ignore cells without
-        rank. marks: The hashed terms by which a search finds a ranked cell (see `entries.marks_of`).
+        rank: Its position in a search (`Store.find_cells`): microseconds since 1970. Searches ignore cells without it.
+        marks: The hashed terms by which a search finds a ranked cell (see `entries.marks_of`).
     """
 
     token: str
