@@ -93,8 +93,8 @@ def _money(amount: float) -> str:
     return f"{amount:,.2f}" if amount else ""
 
 
-def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[Text]:
-    """Yield lines with the commands that settle calls of unknown outcome."""
+def advice(owner: str | None, calls: Sequence[KeptCall], url: str, *, is_over: bool = False) -> Iterable[Text]:
+    """Yield lines with the commands that settle calls; failed ones, unless their thread has finished."""
     where = ["--shared"] if owner is None else ["--thread", owner]
     question = (
         "The outcome is unknown. Find out, and settle it: done if it happened, retry if it did not and may "
@@ -120,7 +120,7 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
     text = (
         "A failed call is made again when its step is resumed. If it has acted in spite of its error, settle it first"
     )
-    yield from _commands(text, ["done"], url, where, [call for call in calls if _may_have_acted(call)])
+    yield from _commands(text, ["done"], url, where, [call for call in calls if _may_have_acted(call) and not is_over])
 
 
 def _commands(
@@ -224,7 +224,7 @@ def tools(
     is_of_all = unknown and thread is None and not shared
     owner = None if is_of_all else _owner(thread, shared)
     by_owner: dict[str | None, list[KeptCall]] = {} if unknown else {owner: []}
-    has_shared = False
+    has_shared = is_over = False
     with open_to_read(url, imports) as saver:
         every = _every_call(saver, quiet=json) if is_of_all else ((owner, call) for call in saver.tools.calls(owner))
         wanted = (each for each in every if not unknown or is_doubt(each[1]))
@@ -233,6 +233,7 @@ def tools(
             if not found and saver.get_tuple(config_of(owner, "")) is None:
                 raise no_thread(saver, owner, "")
             has_shared = not json and any(True for _ in saver.tools.calls(None))
+            is_over = not json and saver.status(owner).state == "idle"
     calls = [call for _, call in found]
     if not unknown:
         tell_unread(calls, imports)
@@ -243,7 +244,7 @@ def tools(
         by_owner.setdefault(whose, []).append(call)
     for whose, theirs in by_owner.items():
         console().print(calls_page(whose, theirs, full=full))
-        print_lines(advice(whose, theirs, url))
+        print_lines(advice(whose, theirs, url, is_over=is_over))
     if not by_owner:
         console().print(Text("No tool call has an unknown outcome", "dim"))
     if has_shared:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,27 @@ def test_tools_suggests_a_command_for_each_outcome_of_a_doubt(url: str, decision
     (line,) = re.findall(rf"^  keel (settle .* {decision} .*)$", shown, re.M)
     keel(*shlex.split(line))
     assert keel_json("tools", "trip", "--url", url)["calls"][1]["decided"] == decision
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_failed_call_is_offered_for_settling_until_its_thread_has_finished(is_over: bool, tmp_path: Path) -> None:
+    """A handled error becomes a message, and no resume makes its call again."""
+
+    def charge(amount: int) -> str:
+        """Charge, but lose the reply."""
+        raise ValueError("no reply")
+
+    where = f"sqlite:///{tmp_path / 'agent.db'}"
+    made = {"name": "charge", "args": {"amount": 5}, "id": "call-1", "type": "tool_call"}
+    with open_saver(where) as saver, ToolCache(saver) as cache:
+        builder = StateGraph(MessagesState)
+        node = ToolNode([charge], wrap_tool_call=cache.wrap_tool_call, handle_tool_errors=is_over)
+        charging = builder.add_node("tools", node).add_edge(START, "tools").compile(checkpointer=saver)
+        with nullcontext() if is_over else pytest.raises(ValueError, match="no reply"):
+            charging.invoke({"messages": [AIMessage("", tool_calls=[made])]}, config("t"))
+    shown = keel("tools", "t", "--url", where, COLUMNS="140").stdout
+    assert re.search(r"charge.*failed", shown)
+    assert ("keel settle " in shown) == (not is_over)
 
 
 def test_a_copied_call_is_retried_only_with_moved(url: str, tmp_path: Path) -> None:
