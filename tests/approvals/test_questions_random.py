@@ -445,7 +445,7 @@ ANSWERED_INSIDE: Any = "subgraph", [3], False, False, [("plain", 0), ("fail", 0)
 @example(DECIDED_BEFORE)
 @example(NAMED_IN_TURN)
 @example(ANSWERED_INSIDE)
-@settings(max_examples=int(ASKED) if ASKED else sized(20, 150, 10_000))
+@settings(max_examples=int(ASKED) if ASKED else sized(20, 60, 10_000))
 @given(sequences())
 def test_random_sequences_match_the_model_in_memory(sequence: Any) -> None:
     with MemorySaver() as saver:
@@ -455,7 +455,7 @@ def test_random_sequences_match_the_model_in_memory(sequence: Any) -> None:
 @pytest.mark.slow
 @example(ASKED_AGAIN)
 @example(DECIDED_BEFORE)
-@settings(max_examples=int(ASKED) if ASKED else sized(10, 50, 500))
+@settings(max_examples=int(ASKED) if ASKED else sized(10, 20, 500))
 @given(sequences())
 def test_random_sequences_match_the_model_on_sqlite(sequence: Any) -> None:
     with TemporaryDirectory() as directory, SqliteSaver(Path(directory, "keel.db")) as saver:

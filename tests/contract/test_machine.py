@@ -75,32 +75,32 @@ SETTINGS = settings(deadline=None, stateful_step_count=40, suppress_health_check
 
 @pytest.mark.slow
 def test_memory_agrees_with_the_oracle() -> None:
-    run_state_machine_as_test(MemoryMachine, settings=settings(SETTINGS, max_examples=sized(8, 30, 240)))
+    run_state_machine_as_test(MemoryMachine, settings=settings(SETTINGS, max_examples=sized(8, 15, 240)))
 
 
 @pytest.mark.slow
 def test_two_tiers_agree_with_the_oracle() -> None:
-    run_state_machine_as_test(TieredMachine, settings=settings(SETTINGS, max_examples=sized(4, 12, 100)))
+    run_state_machine_as_test(TieredMachine, settings=settings(SETTINGS, max_examples=sized(4, 6, 100)))
 
 
 @pytest.mark.slow
 def test_sqlite_agrees_with_the_oracle() -> None:
-    run_state_machine_as_test(SqliteMachine, settings=settings(SETTINGS, max_examples=sized(4, 12, 100)))
+    run_state_machine_as_test(SqliteMachine, settings=settings(SETTINGS, max_examples=sized(4, 6, 100)))
 
 
 @pytest.mark.slow
 def test_files_agree_with_the_oracle() -> None:
-    run_state_machine_as_test(FilesMachine, settings=settings(SETTINGS, max_examples=sized(4, 10, 80)))
+    run_state_machine_as_test(FilesMachine, settings=settings(SETTINGS, max_examples=sized(4, 5, 80)))
 
 
 @pytest.mark.slow
 def test_postgres_agrees_with_the_oracle(postgres_url: str) -> None:
     PostgresMachine.shared = PostgresUnderTest(postgres_url)
-    run_state_machine_as_test(PostgresMachine, settings=settings(SETTINGS, max_examples=sized(4, 8, 60)))
+    run_state_machine_as_test(PostgresMachine, settings=settings(SETTINGS, max_examples=sized(4, 4, 60)))
     PostgresMachine.shared.close()
 
 
 @pytest.mark.slow
 def test_redis_agrees_with_the_oracle(redis_url: str) -> None:
     with redis_store(redis_url) as RedisMachine.shared:
-        run_state_machine_as_test(RedisMachine, settings=settings(SETTINGS, max_examples=sized(4, 8, 60)))
+        run_state_machine_as_test(RedisMachine, settings=settings(SETTINGS, max_examples=sized(4, 4, 60)))

@@ -22,6 +22,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal, TypeVar
 from zlib import crc32
 
@@ -88,7 +89,8 @@ def examples(number: int) -> int:
     """
     if asked := os.environ.get("KEEL_EXAMPLES"):
         return int(asked)
-    return sized(max(number // 8, min(number, 10)), max(number // 4, min(number, 10)), number * 4)
+    # Below the full tier, every run has the same examples: more of them cost time in each run, and find nothing new.
+    return number * 4 if TIER == "full" else max(number // 8, min(number, 10))
 
 
 def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
@@ -178,14 +180,20 @@ def deal(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     """Return tests in the order of a run, slow ones first.
 
     Otherwise a worker would run the last of them alone. `--dist worksteal` first gives each worker a slice, so each
-    slice begins with a share of the slow tests. The others keep their order, because tests of a module share its
-    fixtures.
+    slice begins with a share of the slow tests: whole modules, because their tests share fixtures. LangGraph's suites
+    take longest, and are dealt one by one.
     """
-    long = [item for item in items if item.get_closest_marker("slow")]
-    long.sort(key=lambda item: "upstream" not in item.path.parts)
+    modules: dict[object, list[pytest.Item]] = {}
+    for item in (item for item in items if item.get_closest_marker("slow")):
+        modules.setdefault(item if "upstream" in item.path.parts else item.path, []).append(item)
+    slow = sorted(modules.values(), key=lambda module: "upstream" not in module[0].path.parts)
     rest = [item for item in items if not item.get_closest_marker("slow")]
     size = -(-len(rest) // workers)
-    return [item for nth in range(workers) for item in (*long[nth::workers], *rest[nth * size : (nth + 1) * size])]
+    return [
+        item
+        for nth in range(workers)
+        for item in (*chain.from_iterable(slow[nth::workers]), *rest[nth * size : (nth + 1) * size])
+    ]
 
 
 def is_named(config: pytest.Config) -> bool:
