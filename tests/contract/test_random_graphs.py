@@ -220,8 +220,9 @@ class World:
         if act.kind == "go on":
             return self._run(act, None, config)
         # If no question is pending (any more) Keel drops an answer, and InMemorySaver keeps it for the next question.
+        # Another answer to a task that has failed with one replaces it, and InMemorySaver keeps both.
         tasks = self.graph.get_state(config).tasks if act.kind == "answer" else ()
-        asked = [each for task in tasks if task.result is None for each in task.interrupts]
+        asked = [each for task in tasks if task.result is None and task.error is None for each in task.interrupts]
         return self._run(act, Command(resume=answers(act, asked)) if asked else said, config)
 
     def _run(self, act: Act, given: Any, config: RunnableConfig) -> Any:
