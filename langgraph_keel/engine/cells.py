@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
@@ -70,6 +70,17 @@ class Cell:
         if type(self.expires_at) not in (int, type(None)):
             raise CorruptStore(f"a record expires at {self.expires_at!r:.40}, which is not a time")
         return self.expires_at is None or self.expires_at > now
+
+    def check(self) -> None:
+        """Raise `CorruptStore` if a time is none: the columns of SQLite have no types."""
+        self.is_live(0)
+        if self.rank is not None and not is_time(self.rank):
+            raise CorruptStore(f"a record has the rank {self.rank!r:.40}, which is not a time")
+
+
+def is_time(value: Any) -> bool:
+    """Return whether a stored value is a number of microseconds since 1970, before the year 10,000."""
+    return type(value) is int and 0 <= value < 253_402_300_800_000_000
 
 
 @dataclass(frozen=True, slots=True)

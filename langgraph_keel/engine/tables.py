@@ -136,7 +136,7 @@ class Cells(Generic[T]):
     def keep(self, key: str, cell: Cell) -> Kept[T]:
         """Return the record in a cell."""
         try:
-            cell.is_live(0)  # raises CorruptStore if its expiry is not a number
+            cell.check()
             return Kept(self._table.unpack(self._session.codec.decode(cell.header)), cell)
         except _UNREADABLE as error:
             raise CorruptStore(f"{self._name(key)} does not decode: {error}") from error

@@ -102,6 +102,7 @@ class CellCopy:
         for shelf in (CONTENTS, LINKS):
             yield from self.join(shelf, lambda *_: True, lambda _: False)
         if HEAD in heads and not self._done.damaged:
+            _content(heads, HEAD)  # checks the head
             held: Mapping[str, Cell] = yield from on(TARGET, self._target.read_cells(HEADS, [HEAD]))
             if HEAD not in held or digest_of_cell(held[HEAD]) != digest_of_cell(heads[HEAD]):
                 expected = held[HEAD].token if HEAD in held else None
@@ -141,8 +142,14 @@ class CellCopy:
 
 
 def _content(cells: Mapping[str, Cell], key: str) -> tuple[bytes, bytes] | None:
+    """Check a cell, and return its content."""
     cell = cells.get(key)
-    return None if cell is None else (content_of_cell(cell), open_frame(cell.body) if cell.body != b"" else b"")
+    if cell is None:
+        return None
+    cell.check()
+    if not all(isinstance(mark, str) for mark in cell.marks):
+        raise CorruptStore(f"a record has the marks {cell.marks!r:.40}, which are not texts")
+    return content_of_cell(cell), open_frame(cell.body) if cell.body != b"" else b""
 
 
 class _Pair:

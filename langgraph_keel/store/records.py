@@ -7,7 +7,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
-from langgraph_keel.engine.cells import BLOCK
+from langgraph_keel.engine.cells import BLOCK, is_time
 from langgraph_keel.engine.entries import marks_of
 from langgraph_keel.engine.tables import CellTable
 
@@ -36,7 +36,8 @@ class StoredItem(NamedTuple):
 def _unpack(parts: Sequence[Any]) -> StoredItem:
     namespace, key, value, created, ttl, owner, fences, *_ = parts
     if not (
-        (type(namespace), type(key), type(value), type(created), type(owner)) == (list, str, dict, int, str)
+        (type(namespace), type(key), type(value), type(owner)) == (list, str, dict, str)
+        and is_time(created)
         and all(type(label) is str for label in namespace)
         and type(ttl) in (int, float, type(None))
         and all((type(lock), type(fence)) == (str, int) for lock, fence in fences.items())

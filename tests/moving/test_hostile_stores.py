@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,26 @@ def test_a_store_with_views_or_computed_columns_is_refused(tmp_path: Path, what:
             SqliteSaver(tmp_path / "hostile.db", read_only=read_only) as source,
         ):
             source.moving.copy_to(MemorySaver())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("change", ["marks = x'61'", "rank = x'61'", "rank = 'a'", "rank = 1.5", "rank = -5"])
+def test_a_shared_cell_with_a_field_of_the_wrong_type_is_not_copied(store: Any, change: str, tmp_path: Path) -> None:
+    """Columns of SQLite have no types."""
+    with SqliteSaver(tmp_path / "hostile.db") as source:
+        fill(source)
+        source.store().put(("likes",), "seat", {"text": "window"})
+    with sqlite3.connect(tmp_path / "hostile.db") as connection:
+        ranked = "rank IS NOT NULL AND shelf IN (SELECT id FROM shelves WHERE kind LIKE '%item%')"
+        assert connection.execute(f"UPDATE cells SET {change} WHERE {ranked}").rowcount == 1
+    with SqliteSaver(tmp_path / "hostile.db", read_only=True) as source, store.open() as target:
+        report = source.moving.copy_to(target, shared=True)
+        assert not report.is_done
+        assert re.search(
+            "has the rank .*, which is not a time|has the marks .*, which are not texts", report.failed[""]
+        )
+        assert set(GOOD) <= ids(target)
+        assert target.store().search(()) == []
 
 
 def plant(saver: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -279,6 +280,31 @@ def test_a_damaged_item_is_skipped_by_searches_and_can_be_deleted(
         store.batch([PutOp(("a", "damaged"), "k", None)])
         store.batch([PutOp(("a", "damaged"), "k", {"n": 2})])
         assert store.get(("a", "damaged"), "k").value == {"n": 2}
+
+
+@pytest.mark.parametrize("rank", [b"a", "a", -5, 1.5, 2**63 - 1])
+@each_face
+def test_an_item_with_a_damaged_time_is_skipped_by_searches(
+    rank: Any, face: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Columns of SQLite have no types."""
+    key = cell_key(("a",), "damaged")
+    with opened("sqlite", tmp_path, request) as place:
+        saver = place.open()
+        saver.store().batch([PutOp(("a",), "damaged", {"n": 1}), PutOp(("a",), "k", {"n": 1})])
+        engine, shelf = saver.engine, Shelf(None, ITEMS.kind)
+        cell = engine.run(engine.session.store.read_cells(shelf, [key]))[key]
+        damaged = replace(cell, token="x", rank=rank)
+        assert engine.run(engine.session.store.swap_cell(shelf, key, cell.token, damaged)).done
+        store = Asked(place.open().store(), face)
+        for query in (None, {"n": 1}):
+            assert [item.key for item in store.search(("a",), filter=query)] == ["k"]
+        for op in (GetOp(("a",), "damaged"), PutOp(("a",), "damaged", {"n": 2})):
+            with pytest.raises(CorruptStore, match=r"has the rank .*, which is not a time"):
+                store.batch([op])
+        store.batch([PutOp(("a",), "damaged", None)])
+        store.batch([PutOp(("a",), "damaged", {"n": 2})])
+        assert store.get(("a",), "damaged").value == {"n": 2}
 
 
 def test_a_list_of_namespaces_survives_a_concurrent_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
