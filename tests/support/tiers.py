@@ -22,7 +22,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal, TypeVar
 from zlib import crc32
 
@@ -187,13 +187,12 @@ def deal(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     for item in (item for item in items if item.get_closest_marker("slow")):
         modules.setdefault(item if "upstream" in item.path.parts else item.path, []).append(item)
     slow = sorted(modules.values(), key=lambda module: "upstream" not in module[0].path.parts)
-    rest = [item for item in items if not item.get_closest_marker("slow")]
-    size = -(-len(rest) // workers)
-    return [
-        item
-        for nth in range(workers)
-        for item in (*chain.from_iterable(slow[nth::workers]), *rest[nth * size : (nth + 1) * size])
-    ]
+    rest = iter([item for item in items if not item.get_closest_marker("slow")])
+    dealt: list[pytest.Item] = []
+    for nth in range(workers):
+        mine = [*chain.from_iterable(slow[nth::workers])]
+        dealt += [*mine, *islice(rest, max(-(-len(items) // workers) - len(mine), 0))]
+    return [*dealt, *rest]
 
 
 def is_named(config: pytest.Config) -> bool:
