@@ -122,7 +122,6 @@ def die(place: Place, way: str, face: str, thread_id: str, decides: bool) -> Non
 CASES = [*product(THEN, WAYS, FACES)]
 
 
-@pytest.mark.heavy
 @pytest.mark.slow
 def test_a_killed_run_leaves_no_request_open_forever(place: Place) -> None:
     with place.open() as saver:

@@ -53,7 +53,6 @@ def look(place: Place, threads: list[str]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.heavy
 @pytest.mark.slow
 def test_reads_of_damaged_data_return_the_right_value_or_a_named_error(stored: Place) -> None:
     with stored.open(read_only=True) as saver:

@@ -44,7 +44,6 @@ def test_a_sound_store_is_clean_and_unchanged(stored: Place) -> None:
         assert [each for each in saver.check() if each.kind != "harmless"] == []
 
 
-@pytest.mark.heavy
 @pytest.mark.slow
 def test_damage_that_affects_a_read_is_found(stored: Place) -> None:
     with stored.open(read_only=True) as saver:

@@ -130,7 +130,6 @@ def test_large_values_are_stored_in_objects_and_read_back(
 
 
 @pytest.mark.slow
-@pytest.mark.heavy
 @each_backend
 @each_keyring
 def test_every_feature_works_the_same_with_objects(

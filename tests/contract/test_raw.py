@@ -80,7 +80,6 @@ def check_shown(saver: KeelSaver) -> None:
     assert saver.provenance.read(CONFIG) == []
 
 
-@pytest.mark.heavy
 @pytest.mark.slow
 def test_raw_reads_a_thread_without_its_classes(place: Place) -> None:
     left_by_a_shop(place)
@@ -99,7 +98,6 @@ def test_raw_reads_a_thread_without_its_classes(place: Place) -> None:
         check_shown(saver)
 
 
-@pytest.mark.heavy
 @pytest.mark.slow
 async def test_raw_reads_a_thread_without_its_classes_async(place: Place) -> None:
     left_by_a_shop(place)

@@ -507,7 +507,6 @@ def test_a_feed_of_more_threads_than_a_page_resumes_at_any_cursor(
 
 
 @pytest.mark.slow
-@pytest.mark.heavy
 @pytest.mark.timeout(900)
 def test_killed_followers_resume_and_see_everything(place: Place, tmp_path: Path) -> None:
     """Eight writers, one 40 minutes behind; four followers that resume by cursor."""

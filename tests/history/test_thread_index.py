@@ -205,14 +205,12 @@ def test_filtered_lists_in_memory() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.heavy
 def test_filtered_lists_of_an_encrypted_store(place: Place) -> None:
     with place.open(encryption=Keyring(LocalKey("k", bytes(range(32))))) as saver:
         compare(saver, OPERATIONS // 3)
 
 
 @pytest.mark.slow
-@pytest.mark.heavy
 def test_filtered_lists_of_a_tenant(place: Place) -> None:
     with place.open() as shared:
         compare(shared.for_tenant("acme"), OPERATIONS // 3)

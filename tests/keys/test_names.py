@@ -94,7 +94,6 @@ def test_no_file_or_file_name_contains_a_hidden_name(tmp_path: Path, kind: Any, 
     assert found_in(b"\n".join(parts), [MARK, *hashes_of(MARK)]) == set()
 
 
-@pytest.mark.heavy
 @pytest.mark.slow
 @each_backend
 def test_a_store_contains_no_name_of_the_golden_story(stores: Any, backend: str) -> None:

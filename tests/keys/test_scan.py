@@ -58,7 +58,6 @@ def left_in(raw: bytes, told: Any, empty: bytes = b"") -> set[bytes]:
     return {word for word in words_in(told) if word in raw and word not in names}
 
 
-@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_store_contains_no_readable_text(stores: Any, backend: str) -> None:

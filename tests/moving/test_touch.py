@@ -344,7 +344,6 @@ with open_saver(url, moving_from=old, **options) as saver:
 """
 
 
-@pytest.mark.heavy
 @pytest.mark.slow
 def test_concurrent_processes_move_each_thread_once(old_file: OldStore, place: Place) -> None:
     names = [f"talk {number}" for number in range(4)]
@@ -392,7 +391,6 @@ with open_saver(url, **options) as saver:
 """
 
 
-@pytest.mark.heavy
 @pytest.mark.slow
 def test_a_killed_import_completes_when_repeated(old_file: OldStore, place: Place) -> None:
     write_scenes(old_file)
@@ -414,7 +412,6 @@ def test_a_killed_import_completes_when_repeated(old_file: OldStore, place: Plac
 
 
 @pytest.mark.slow
-@pytest.mark.heavy
 def test_clients_continue_during_the_import_of_the_rest(old: OldStore, opener: Opener) -> None:
     """Every turn succeeds, and none is lost."""
     clients, turns, idle = sized(4, 4, 20), 3, sized(6, 10, 200)

@@ -204,7 +204,6 @@ OPTIONS = ("--timeout-graceful-shutdown", "0", "--timeout-worker-healthcheck", "
 
 
 @pytest.mark.slow
-@pytest.mark.heavy
 @pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
 def test_a_rolling_restart_loses_no_turn(place: Place, tmp_path: Path) -> None:
     """Each message is stored and answered once, and each refund is made once.

@@ -212,7 +212,6 @@ def test_one_of_two_workers_continues_each_thread(place: Place, path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.heavy
 @each_face
 async def test_recover_follows_the_page_in_every_situation(place: Place, face: Any) -> None:
     async with AsyncExitStack() as stack:

@@ -21,7 +21,6 @@ SEED = random.SystemRandom().randrange(1 << 32)
 
 
 @pytest.mark.slow
-@pytest.mark.heavy
 def test_all_runs_finish_and_each_effect_happens_once(place: Place, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     directory = tmp_path / "bank"

@@ -232,7 +232,6 @@ def cut_off_everywhere(saver: Any, step: int) -> int:
     raise AssertionError
 
 
-@pytest.mark.heavy
 @pytest.mark.slow
 def test_an_interrupted_erasure_is_completed_by_the_next(saver: Any, request: pytest.FixtureRequest) -> None:
     step = sized(6, 2, 1) if request.node.callspec.params["saver"] == "memory" else SOME

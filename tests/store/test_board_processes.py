@@ -78,7 +78,6 @@ def go_on(child: int, ours: Any, fence: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.heavy
 @pytest.mark.timeout(900)
 def test_killed_followers_see_the_last_value_and_each_deletion(place: Place, tmp_path: Path) -> None:
     """Four writers, and four followers that continue from their cursors."""

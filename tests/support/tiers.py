@@ -3,12 +3,12 @@
 quick   `pytest` alone. Omits slow tests and repeated combinations of parameters. The contract runs in memory with the
         blocking face, warm, and with the async face, cold; on SQLite with one of these, alternating by test. A third
         of it runs on files, PostgreSQL and Redis, with a keyring, and on two stores in memory. Any other test with a
-        backend runs on one of its backends with each value of each parameter, and once on a second one. Both differ by
-        test, so that all backends are used.
-ci      Adds samples of the slow tests: kills, power cuts, LangGraph's own suite, the notebooks. A slow or heavy test
-        runs on one of its backends. The contract runs on SQLite, files, PostgreSQL and Redis with one face each (in
-        each test, two stores use the blocking and two the async face). With a keyring and on two stores, it runs in
-        memory with one face. A sixth of it runs on stores that differ from these by their client or a layer (SIXTHS).
+        backend runs on one of its backends, with each value of each parameter. It differs by test, so that all backends
+        are used.
+ci      Adds samples of the slow tests: kills, power cuts, LangGraph's own suite, the notebooks. The contract runs on
+        SQLite, files, PostgreSQL and Redis with one face each (in each test, two stores use the blocking and two the
+        async face). With a keyring and on two stores, it runs in memory with one face. A sixth of it runs on stores
+        that differ from these by their client or a layer (SIXTHS).
 full    Everything, with the whole matrices and large samples. The contract runs with each face and temperature on the
         stores that keep the data, and with two of these four on the stores on top of them
         (support/contract/brief.py).
@@ -136,12 +136,9 @@ def _of_backends(name: str, group: Sequence[pytest.Item]) -> Iterator[pytest.Ite
     for item in group:
         backends[_backend(item)].append(item)
     yield from backends.pop("", ())
-    is_slow = any(item.get_closest_marker(mark) for item in group for mark in ("heavy", "slow"))
-    turned = sorted(backends, key=lambda backend: crc32(f"{name} {backend}".encode()))
-    for backend in turned[:1]:
-        yield from _covering(name, backends[backend])
-    for backend in turned[1 : 1 if is_slow else 2]:
-        yield backends[backend][0]
+    if backends:
+        taken = min(backends, key=lambda backend: crc32(f"{name} {backend}".encode()))
+        yield from _covering(name, backends[taken])
 
 
 def _backend(item: pytest.Item) -> str:

@@ -52,7 +52,6 @@ def told(saver: KeelSaver) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.heavy
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tenants_are_isolated_in_every_feature(stores: Any, backend: str, options: dict[str, Any]) -> None:
     """The golden story, which uses every feature, written by two tenants in turn."""

@@ -151,7 +151,6 @@ def upgrade_and_kill(place: Place, after: int) -> dict[str, int] | None:
     return dict(json.loads(child.stdout)) if child.stdout else None
 
 
-@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("place", ["sqlite", "files", "postgres", "redis"], indirect=True)
