@@ -217,7 +217,7 @@ class VectorCache:
         """
         keys, tokens, none, beside = [*listed], [*listed.values()], list[int](), list[int]()
         with self._lock:
-            # Finding the places of 50,000 cells takes five times as long as comparing their vectors.
+            # Finding the rows of 50,000 cells takes several times as long as comparing their vectors.
             if self._last is None or self._last[:2] != (keys, tokens):
                 held = [
                     known[1] if known is not None and known[0] == token else none

@@ -7,6 +7,7 @@ import inspect
 import os
 import pty
 import shutil
+import signal
 import sys
 import tempfile
 import uuid
@@ -39,6 +40,9 @@ from langgraph_keel.cli import app
 _TESTS = Path(__file__).parent
 _PATHS = (str(_TESTS), os.environ.get("PYTHONPATH", ""))
 os.environ["PYTHONPATH"] = os.pathsep.join(path for path in _PATHS if path)
+# A shell starts background commands with SIGINT ignored, and child processes inherit that: `keel tail` would not end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

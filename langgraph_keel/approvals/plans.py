@@ -472,8 +472,8 @@ def resume(session: Session, thread_id: str) -> Plan[Command[Any]]:
         raise NotFound(f"there is no thread {thread_id!r} in this store")
     if found and not read_questions(head.batches, session.codec.with_placeholders(), head.entry.address):
         raise NotFound(
-            f"thread {thread_id!r}: its decision answers a question that is not stored: the run that asks it is still "
-            f"active or has died: `saver.status({thread_id!r})` reports the next step"
+            f"thread {thread_id!r}: the question that was decided is not stored: the run that asks it is still active "
+            f"or has died. `saver.status({thread_id!r})` reports the next step"
         )
     if not found:
         waiting = yield from Approvals(session).of_thread(thread_id)

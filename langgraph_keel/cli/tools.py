@@ -233,7 +233,7 @@ def tools(
             if not found and saver.get_tuple(config_of(owner, "")) is None:
                 raise no_thread(saver, owner, "")
             has_shared = not json and any(True for _ in saver.tools.calls(None))
-            is_over = not json and saver.status(owner).state == "idle"
+            is_over = any(_may_have_acted(call) for _, call in found) and saver.status(owner).state == "idle"
     calls = [call for _, call in found]
     if not unknown:
         tell_unread(calls, imports)

@@ -72,7 +72,7 @@ class Cell:
         return self.expires_at is None or self.expires_at > now
 
     def check(self) -> None:
-        """Raise `CorruptStore` if a time is none: the columns of SQLite have no types."""
+        """Raise `CorruptStore` if its expiry or rank is not a time: columns of SQLite have no types."""
         self.is_live(0)
         if self.rank is not None and not is_time(self.rank):
             raise CorruptStore(f"a record has the rank {self.rank!r:.40}, which is not a time")

@@ -31,7 +31,6 @@ def interrupt(self, task, **fields):
     if not left:
         signal.raise_signal(signal.SIGINT)
 Progress.update = interrupt
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores it
 main()
 """
 KEPT, UNCHANGED = "Finished work is kept: run the same command again to continue.", "Nothing was changed."

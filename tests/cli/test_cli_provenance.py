@@ -334,8 +334,7 @@ def as_json(line):
     signal.raise_signal(getattr(signal, os.environ["ENDED_BY"]))
     return ""
 export.as_json = as_json
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores it
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and what nohup runs, that
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 main()
 """
 

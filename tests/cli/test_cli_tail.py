@@ -40,7 +40,10 @@ def test_a_following_tail_prints_its_cursor_when_signalled(path: str, number: si
             put(saver, "t", checkpoint_id="2")
         seen.append(json.loads(process.stdout.readline()))
         process.send_signal(number)
-        rest, said = process.communicate(timeout=60)
+        try:
+            rest, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert [each.get("id") or each["checkpoint_id"] for each in seen] == ["1", "1", "2"]
     assert (process.returncode, said) == (0, "")
     *_, cursor = rest.splitlines()

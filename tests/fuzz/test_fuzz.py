@@ -23,7 +23,7 @@ SERDE_TRIALS = sized(500, 500, 300_000)
 @pytest.mark.parametrize("kind", fuzzers.KINDS)
 def test_fuzzed_data_is_read_or_refused_with_a_named_error(kind: str) -> None:
     trials = SERDE_TRIALS if kind == "serde" else TRIALS
-    bound = ["--trials", str(trials), "--seconds", "200"]
+    bound = ["--trials", str(trials), "--seconds", "500"]
     if seconds := os.environ.get("KEEL_FUZZ_SECONDS"):
         bound = ["--seconds", seconds]
     seed = sized(0, 0, randrange(1 << 30))  # a run must not fail at random, except a full one, which looks for faults

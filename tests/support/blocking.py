@@ -31,6 +31,8 @@ def no_blocking() -> Iterator[None]:
         function.can_block_predicate = _or_asked_for(function.can_block_predicate)
         # With a test's own client, redis-py looks up its version at each connection.
         function.can_block_in("redis/utils.py", "get_lib_version")
+        # At its first use, the cipher of a test's own serializer loads its libraries.
+        function.can_block_in("Crypto/Cipher/__init__.py", "_create_cipher")
     allow_known(watch)
     watch.activate()
     try:

@@ -4,11 +4,11 @@ quick   `pytest` alone. Omits slow tests and repeated combinations of parameters
         blocking face, warm, and with the async face, cold; on SQLite with one of these, alternating by test. A third
         of it runs on files, PostgreSQL and Redis, with a keyring, and on two stores in memory. Any other test with a
         backend runs on one of its backends, with each value of each parameter. It differs by test, so that all backends
-        are used.
+        are used. A slow test without a backend runs with each value of each parameter, too.
 ci      Adds samples of the slow tests: kills, power cuts, LangGraph's own suite, the notebooks. The contract runs on
         SQLite, files, PostgreSQL and Redis with one face each (in each test, two stores use the blocking and two the
-        async face). With a keyring and on two stores, it runs in memory with one face. A sixth of it runs on stores
-        that differ from these by their client or a layer (SIXTHS).
+        async face). With a keyring and on two stores, two thirds of it run in memory with one face. A sixth of it runs
+        on stores that differ from these by their client or a layer (SIXTHS).
 full    Everything, with the whole matrices and large samples. The contract runs with each face and temperature on the
         stores that keep the data, and with two of these four on the stores on top of them
         (support/contract/brief.py).
@@ -22,7 +22,6 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
 from typing import Any, Literal, TypeVar
 from zlib import crc32
 
@@ -52,7 +51,7 @@ A store cannot confuse the other combinations: only the engine knows the differe
 """
 STORES = ("TestSqliteFile", "TestFiles", "TestPostgres", "TestRedis")
 LAYERED = ("TestSealedMemory", "TestTieredMemory")
-"""A layer on the cheapest store: the whole contract, by one face."""
+"""A layer on the cheapest store. `.ci/run` takes two thirds of the contract on these, by one face."""
 SIXTHS = (
     # The same scripts and statements as another store of the contract, by another client or connection.
     *("TestRedisCluster", "TestSqliteInMemory"),
@@ -89,7 +88,7 @@ def examples(number: int) -> int:
     """
     if asked := os.environ.get("KEEL_EXAMPLES"):
         return int(asked)
-    # Below the full tier, every run has the same examples: more of them cost time in each run, and find nothing new.
+    # Below the full tier, each run repeats the same examples.
     return number * 4 if TIER == "full" else max(number // 8, min(number, 10))
 
 
@@ -122,7 +121,7 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
         covering = list(_covering(name, both))
         return (covering, covering) if is_everywhere else (both, both)
     if store in LAYERED:
-        return one if is_third else (), one
+        return one if is_third else (), one if turn // 2 % 3 < 2 else ()
     if store in SIXTHS:
         return (), one if turn // 2 % 6 == 0 and not is_everywhere else ()
     if store not in STORES:
@@ -135,7 +134,8 @@ def _of_backends(name: str, group: Sequence[pytest.Item]) -> Iterator[pytest.Ite
     backends: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in group:
         backends[_backend(item)].append(item)
-    yield from backends.pop("", ())
+    without = backends.pop("", [])
+    yield from _covering(name, without) if any(item.get_closest_marker("slow") for item in without) else without
     if backends:
         taken = min(backends, key=lambda backend: crc32(f"{name} {backend}".encode()))
         yield from _covering(name, backends[taken])
@@ -177,19 +177,14 @@ def deal(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     """Return tests in the order of a run, slow ones first.
 
     Otherwise a worker would run the last of them alone. `--dist worksteal` first gives each worker a slice, so each
-    slice begins with a share of the slow tests: whole modules, because their tests share fixtures. LangGraph's suites
-    take longest, and are dealt one by one.
+    slice begins with a share of the slow tests. The others keep their order, because tests of a module share its
+    fixtures.
     """
-    modules: dict[object, list[pytest.Item]] = {}
-    for item in (item for item in items if item.get_closest_marker("slow")):
-        modules.setdefault(item if "upstream" in item.path.parts else item.path, []).append(item)
-    slow = sorted(modules.values(), key=lambda module: "upstream" not in module[0].path.parts)
-    rest = iter([item for item in items if not item.get_closest_marker("slow")])
-    dealt: list[pytest.Item] = []
-    for nth in range(workers):
-        mine = [*chain.from_iterable(slow[nth::workers])]
-        dealt += [*mine, *islice(rest, max(-(-len(items) // workers) - len(mine), 0))]
-    return [*dealt, *rest]
+    long = [item for item in items if item.get_closest_marker("slow")]
+    long.sort(key=lambda item: "upstream" not in item.path.parts)
+    rest = [item for item in items if not item.get_closest_marker("slow")]
+    size = -(-len(rest) // workers)
+    return [item for nth in range(workers) for item in (*long[nth::workers], *rest[nth * size : (nth + 1) * size])]
 
 
 def is_named(config: pytest.Config) -> bool:
