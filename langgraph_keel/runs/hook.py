@@ -254,8 +254,9 @@ class RunClaims(Hook):
         # this process that are storing there: a cancelled run may do so for some time.
         start = _start.get()
         if start is None or not begins_run(reading.config):
-            if storing and _may_wait(reading):  # an update of the state
-                yield from self.wait_for_stored(session, reading.address.thread_id)
+            if storing and _may_wait(reading):  # an update of the state, or a subgraph: the run around it may store
+                namespace = None if run_of(reading.config) is None else reading.address.checkpoint_ns
+                yield from self.wait_for_stored(session, reading.address.thread_id, namespace=namespace)
             return
         _start.set(None)  # a run that starts from a checkpoint id reads twice
         self._check_resume(start.resume)
@@ -381,15 +382,17 @@ class RunClaims(Hook):
         except ThreadTaken as error:
             _log.info("%s", error)  # one of two runs with new input gets a `CheckpointConflict`
 
-    def wait_for_stored(self, session: Session, thread_id: str, has_others: bool = False) -> Plan[None]:
-        """Wait until this process stores nothing on a thread, with a limit. No trip."""
+    def wait_for_stored(
+        self, session: Session, thread_id: str, has_others: bool = False, namespace: str | None = None
+    ) -> Plan[None]:
+        """Wait until this process stores nothing on a thread, or in one namespace of it, with a limit. No trip."""
         # A cancelled run, or an abandoned stream that is not closed yet, may still store. Between two checkpoints of a
         # run no write is in progress, so several polls must find none.
-        if not (has_others or _is_storing(session, thread_id)):
+        if not (has_others or _is_storing(session, thread_id, namespace=namespace)):
             return
         until, looks, pause = self.timer() + self.patience, _LOOKS if has_others else 0, _TURN
         while self.timer() < until:
-            if _is_storing(session, thread_id):
+            if _is_storing(session, thread_id, namespace=namespace):
                 looks, pause = _LOOKS, min(2 * pause, _SOON)
             elif looks:
                 looks, pause = looks - 1, _TURN
@@ -573,10 +576,13 @@ def _may_wait(reading: Reading) -> bool:
     return reading.is_async or asyncio._get_running_loop() is None
 
 
-def _is_storing(session: Session, thread_id: str, kind: type[Put] | None = None) -> bool:
-    """Return whether this process has writes (of a kind) in progress on a thread."""
+def _is_storing(session: Session, thread_id: str, kind: type[Put] | None = None, namespace: str | None = None) -> bool:
+    """Return whether this process has writes (of a kind, or in a namespace) in progress on a thread."""
     return any(
-        store is session.store and thread == thread_id and (kind is None or type(new) is kind)
+        store is session.store
+        and thread == thread_id
+        and (kind is None or type(new) is kind)
+        and namespace in (None, new.address.checkpoint_ns)
         for new, (store, thread) in list(storing.items())
     )
 

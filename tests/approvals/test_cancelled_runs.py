@@ -1,6 +1,6 @@
 """A run that is cancelled while it stores something does not block its thread.
 
-The next message is answered.
+The next message is answered. A subgraph does not wait for the run around it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import anyio
 import pytest
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph
+from support.approvals.resuming import runs_of
 from support.places import Place
 
-from langgraph_keel import InvalidConfig, KeelSaver
+from langgraph_keel import InvalidConfig, KeelSaver, MemorySaver
 from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.engine.events import Put
 from langgraph_keel.engine.hooks import Hook
@@ -296,3 +297,23 @@ async def test_a_thread_id_must_be_text(world: World, thread_id: Any) -> None:
         await world.agraph.ainvoke({"a": ["u"]}, config)
     with pytest.raises(InvalidConfig, match="thread_id must be a str"):
         world.graph.invoke({"a": ["u"]}, config)
+
+
+def test_a_subgraph_does_not_wait_for_the_checkpoint_of_the_run_around_it() -> None:
+    has_begun, seen = Event(), list[bool]()
+
+    class Slow(Hook):
+        def before_put(self, session: Session, put: Put) -> None:
+            seen.append(bool(put.address.checkpoint_ns) or has_begun.wait(PATIENCE))
+
+    def think(state: State) -> State:
+        has_begun.set()
+        return {"a": ["1"]}
+
+    team = StateGraph(State).add_node("think", think).add_edge(START, "think").compile()
+    with MemorySaver(extra_hooks=[Slow()]) as saver:
+        runs_of(saver).patience = 2 * PATIENCE
+        graph = StateGraph(State).add_node("team", team).add_edge(START, "team").compile(checkpointer=saver)
+        assert graph.invoke({"a": ["u0"]}, CONFIG) == {"a": ["u0", "u0", "1"]}
+    assert len(seen) > 3
+    assert all(seen)

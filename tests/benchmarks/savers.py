@@ -33,15 +33,17 @@ def _keel_memory(_: Path) -> Opened:
 
 
 class ReferenceSaver(BaseCheckpointSaver[int]):
-    """Keeps references to the latest checkpoint of each thread: the minimum that a saver can do."""
+    """Keeps references to all checkpoints: the minimum that a saver can do."""
 
     def __init__(self) -> None:
         super().__init__()
         self.latest: dict[tuple[str, str], CheckpointTuple] = {}
+        self.all: dict[str, CheckpointTuple] = {}  # by checkpoint id; a `DeltaChannel` is rebuilt from earlier ones
         self.writes: dict[str, list[PendingWrite]] = {}
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        found = self.latest.get(self._key(config))
+        checkpoint_id = config["configurable"].get("checkpoint_id")
+        found = self.all.get(checkpoint_id) if checkpoint_id else self.latest.get(self._key(config))
         return found and found._replace(pending_writes=self.writes.get(found.checkpoint["id"], []))
 
     def put(self, config: RunnableConfig, checkpoint: Checkpoint, metadata: Any, new_versions: Any) -> RunnableConfig:
@@ -49,8 +51,8 @@ class ReferenceSaver(BaseCheckpointSaver[int]):
         ids = {"thread_id": thread_id, "checkpoint_ns": namespace}
         new: RunnableConfig = {"configurable": {**ids, "checkpoint_id": checkpoint["id"]}}
         before = self.latest.get((thread_id, namespace))
-        self.writes.pop(before.checkpoint["id"] if before else "", None)
-        self.latest[thread_id, namespace] = CheckpointTuple(new, checkpoint, metadata, before and before.config)
+        stored = CheckpointTuple(new, checkpoint, metadata, before and before.config)
+        self.latest[thread_id, namespace] = self.all[checkpoint["id"]] = stored
         return new
 
     def put_writes(self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = "") -> None:
