@@ -63,7 +63,7 @@ def test_an_error_is_not_its_own_cause(postgres_url: str) -> None:
 
     Keel's errors are also built-in ones, which the driver catches.
     """
-    with PostgresSaver(postgres_url, pool_size=1, timeout=0.2) as saver:
+    with PostgresSaver(postgres_url, pool_size=1, timeout=2) as saver:
         put(saver, "t")
         # private: a connection from the pool, as in a thread during a request
         with driver_of(saver)._source.connection(), pytest.raises(StoreBusy, match="in use") as told:

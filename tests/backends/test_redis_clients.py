@@ -106,7 +106,7 @@ def test_calls_to_a_cluster_wait_for_a_connection(redis_cluster_url: str, at_onc
 
 async def test_a_call_to_a_cluster_does_not_wait_forever(redis_cluster_url: str) -> None:
     with redis_store(redis_cluster_url) as store:
-        saver = RedisSaver(redis_cluster_url, prefix=store.prefix, durability="any", max_connections=1, timeout=0.2)
+        saver = RedisSaver(redis_cluster_url, prefix=store.prefix, durability="any", max_connections=1, timeout=2)
         await _aput(saver, "t")
         client: Any = await async_driver_of(saver).ready(writes=False)
         await client._turns.acquire()  # private: as if a call in progress had taken it

@@ -90,7 +90,7 @@ def reader(path: Path) -> Iterator[None]:
 
 
 def test_a_reader_of_an_old_snapshot_is_reported(tmp_path: Path) -> None:
-    with SqliteSaver(tmp_path / "keel.db", timeout=0.2) as saver:
+    with SqliteSaver(tmp_path / "keel.db", timeout=1) as saver:
         say(saver, "t", "ann")
         with reader(tmp_path / "keel.db"):
             assert "a reader uses an old snapshot" in saver.retention.reclaim_space().note
