@@ -36,6 +36,7 @@ CHANGING = [
     (r"(?<![0-9a-f-])[0-9a-f]{8}(?![\w-])", "x" * 8),
     (r"(?<![\d.,])\d[\d.,]* k?B\b", "… kB"),
     (r"(?<![\d.,])\d[\d.,]* bytes\b", "… bytes"),
+    (r"(?<![\d.,])\d[\d.,]*(?= after: the file was rewritten)", "…"),
     (r"[▁▂▃▄▅▆▇█]{2,}", "▂▃▅▇"),  # the size of the state, step by step
     (r" *(?<![\d.,])\d[\d.,]* m?s\b", "… ms"),  # also after a colour
 ]
