@@ -1,10 +1,10 @@
 """Measure 1, `chat`: the bytes of a chat of N messages in N/2 turns on one thread.
 
-"stored" counts the files of the closed saver, with logs. "written" counts the bytes that a process
-passed to its write calls (`wchar` of /proc/self/io), in a process per saver that writes nothing else. Unlike
-`write_bytes`, it counts a page each time it is written, to the log and to the database, and does not depend on when the
-kernel flushes its cache. For servers, see the docstrings of their modules. To measure linearity, the saver is closed
-and opened again at N/2 messages.
+"stored" counts the files of the closed saver, with logs. "written" counts the bytes that a process passed to its write
+calls (`wchar` of /proc/self/io), in a process per saver that writes nothing else. Unlike `write_bytes`, it counts a
+page each time it is written, to the log and to the database, and does not depend on when the kernel flushes its cache.
+For servers, see the docstrings of their modules. To measure linearity, the saver is closed and opened again at N/2
+messages.
 """
 
 from functools import partial
