@@ -126,6 +126,7 @@ def test_each_run_is_one_commit(
     assert repository("status", "--short") == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("builder", [chain(says("a"), asks), nested(says("b"), asks)], ids=["chain", "subgraph"])
 def test_a_question_is_a_commit_and_the_answer_another(
@@ -207,6 +208,7 @@ def test_the_rest_of_a_run_is_committed_before_the_next(repository: Repository, 
     assert repository.titles() == ["thread t: step 1 (loop)", "thread t: step 4 (loop)"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", DURABILITIES)
 def test_runs_of_the_functional_api_are_commits(repository: Repository, saver: KeelSaver, durability: Any) -> None:
     @task

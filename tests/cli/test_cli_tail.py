@@ -30,6 +30,7 @@ def test_a_program_continues_from_the_cursor(path: str) -> None:
     assert "t" in keel("tail", "t", "--url", path, "--after", "2025-12-31").output.split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_following_tail_prints_its_cursor_when_signalled(path: str, number: signal.Signals) -> None:
     words = [sys.executable, "-m", "langgraph_keel", "tail", "-f", "--json", "--url", path, "--after", "2025-12-31"]

@@ -128,6 +128,7 @@ def test_a_rich_history_is_the_same_everywhere(rigs: Rigs) -> None:
     assert values_of(rigs["memory sync"].face.read(at())) == {"list": chat(3)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HISTORIES)
 def test_every_kind_of_value_is_the_same_everywhere(rigs: Rigs, name: str) -> None:
     for rig in rigs.values():

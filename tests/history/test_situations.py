@@ -46,6 +46,7 @@ STATES = {
 }
 
 
+@pytest.mark.slow
 @each_face
 async def test_the_page_lists_the_status_of_every_situation(place: Place, face: Any) -> None:
     rows = await rows_of(place, face)

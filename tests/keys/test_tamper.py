@@ -147,6 +147,7 @@ def test_every_record_is_sealed(store: Store) -> None:
     assert not refused(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

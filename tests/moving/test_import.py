@@ -76,6 +76,7 @@ def moments_of(saver: BaseCheckpointSaver[Any], thread_id: str) -> dict[Any, Any
     return {(each.config["configurable"]["checkpoint_ns"], each.checkpoint["id"]): as_plain(each) for each in listed}
 
 
+@pytest.mark.slow
 def test_imported_threads_have_equal_moments_and_continue(old: OldStore, saver: KeelSaver) -> None:
     write_scenes(old)
     before = old.dump()
@@ -260,6 +261,7 @@ def test_import_of_threads_by_id(old: OldStore) -> None:
 # -- saver objects -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_import_from_a_saver_object(old: OldStore, saver: KeelSaver) -> None:
     write_scenes(old)
     with old.open() as other:

@@ -76,6 +76,7 @@ def write_scenes(old: OldStore, *names: str) -> None:
             SCENES[name][0](saver, name)
 
 
+@pytest.mark.slow
 def test_each_thread_moves_in_at_its_first_use_and_continues(old: OldStore, opener: Opener) -> None:
     write_scenes(old)
     before = old.dump()

@@ -118,6 +118,7 @@ class Dying(Tap):
             os._exit(9)
 
 
+@pytest.mark.slow
 @each_face
 def test_a_decision_on_a_question_that_a_killed_run_has_not_stored_is_carried_out(tmp_path: Path, face: str) -> None:
     """The request for approval is stored before its question, and may be decided before a worker asks again."""
@@ -150,6 +151,7 @@ def test_a_decision_on_a_question_that_a_killed_run_has_not_stored_is_carried_ou
     assert decided
 
 
+@pytest.mark.slow
 @each_face
 def test_a_resumed_run_that_was_killed_anywhere_is_continued(tmp_path: Path, face: str) -> None:
     """Its answer and its output are stored before the next checkpoint."""

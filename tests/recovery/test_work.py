@@ -96,6 +96,7 @@ def keel_work(*words: str) -> Any:
 CONTAINER = ["unshare", *(() if os.getuid() == 0 else ("--user",)), "--pid", "--fork"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "inside"), [(signal.SIGTERM, ()), (signal.SIGINT, ()), (signal.SIGTERM, CONTAINER)])
 def test_a_signal_ends_keel_work_after_its_step(steps: Path, place: Place, number: int, inside: Sequence[str]) -> None:
     """Also as PID 1, for which the kernel drops signals without a handler."""

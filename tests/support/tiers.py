@@ -1,10 +1,11 @@
 """The tiers of tests: quick, ci (`.ci/run`) or full (`.ci/full`), chosen by KEEL_TIER.
 
 quick   `pytest` alone. Omits slow tests and repeated combinations of parameters. The contract runs in memory with the
-        blocking face, warm, and with the async face, cold; on SQLite with one of these, alternating by test. A third
-        of it runs on files, PostgreSQL and Redis, with a keyring, and on two stores in memory. Any other test with a
-        backend runs on one of its backends, with each value of each parameter. It differs by test, so that all backends
-        are used. A slow test without a backend runs with each value of each parameter, too.
+        blocking face, warm, and with the async face, cold. Without its costly tests, it runs on SQLite with one of
+        these, alternating by test, and a third of it runs on files, PostgreSQL and Redis, with a keyring, and on two
+        stores in memory. Any other test with a backend runs on one of its backends, with each value of each parameter.
+        It differs by test, so that all backends are used. A slow test without a backend runs with each value of each
+        parameter, too.
 ci      Adds samples of the slow tests: kills, power cuts, LangGraph's own suite, the notebooks. The contract runs on
         SQLite, files, PostgreSQL and Redis with one face each (in each test, two stores use the blocking and two the
         async face). With a keyring and on two stores, two thirds of it run in memory with one face. A sixth of it runs
@@ -68,6 +69,8 @@ LONGEST = 3600
 CONTRACTS = ("test_contract", "test_sealed", "test_of_tenants", "test_of_tiers", "test_with_blobs")
 # A fault at every request of an operation, one after another: the requests are the same for every client.
 EVERYWHERE = ("break_anywhere", "others_may_write", "an_error_before_sending", "a_lost_reply")
+COSTLY = (*EVERYWHERE, "max_bytes_limits")
+"""Before `.ci/run`, only the memory store takes these."""
 
 # Random examples must not make a run fail at random: only a full run tries new ones.
 settings.register_profile("quick", derandomize=True, deadline=None, print_blob=True)
@@ -117,16 +120,17 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     place = STORES.index(store) if store in STORES else 0
     one = list(_covering(name, by_face[FACES[(turn + place) % 2]]))
     is_third, is_everywhere = turn // 2 % 3 == 0, any(words in name for words in EVERYWHERE)
+    is_cheap = not any(words in name for words in COSTLY)
     if store == "TestMemory":
         covering = list(_covering(name, both))
         return (covering, covering) if is_everywhere else (both, both)
     if store in LAYERED:
-        return one if is_third else (), one if turn // 2 % 3 < 2 else ()
+        return one if is_third and is_cheap else (), one if turn // 2 % 3 < 2 else ()
     if store in SIXTHS:
         return (), one if turn // 2 % 6 == 0 and not is_everywhere else ()
     if store not in STORES:
         return (), ()
-    return one if is_third or store == STORES[0] else (), one
+    return one if is_cheap and (is_third or store == STORES[0]) else (), one
 
 
 def _of_backends(name: str, group: Sequence[pytest.Item]) -> Iterator[pytest.Item]:

@@ -171,6 +171,7 @@ def test_a_working_holder_is_awaited(flight: Flight, saver: KeelSaver) -> None:
     assert flight.runs == 1
 
 
+@pytest.mark.slow
 def test_a_holder_paused_beyond_its_lease_does_not_overwrite(flight: Flight, saver: KeelSaver) -> None:
     """The newer result stays; the sleeper warns that its own result is not stored."""
     sleepy = replace(flight, seconds=2.0, lease=1.0)
@@ -227,6 +228,7 @@ def running() -> asyncio.Task[Any] | None:
         return None
 
 
+@pytest.mark.slow
 @FACES
 @pytest.mark.parametrize("lost_reply", [False, True], ids=["not sent", "reply lost"])
 def test_a_failed_claim_blocks_no_call(flight: Flight, saver: KeelSaver, face: str, lost_reply: bool) -> None:
@@ -276,6 +278,7 @@ class Down(Tap):
             raise Injected("the server is gone")
 
 
+@pytest.mark.slow
 @FACES
 def test_a_result_that_cannot_be_stored_is_unknown(flight: Flight, saver: KeelSaver, face: str) -> None:
     brief = replace(flight, lease=1.0)
