@@ -1,12 +1,12 @@
 """The tiers of tests: quick, ci (`.ci/run`) or full (`.ci/full`), chosen by KEEL_TIER.
 
-quick   `pytest` alone. Omits slow tests and repeated combinations of parameters. The contract runs in memory with the
-        blocking face, warm, and with the async face, cold. Without its costly tests, it runs on SQLite with one of
-        these, alternating by test, and a third of it runs on files, PostgreSQL and Redis, with a keyring, and on two
-        stores in memory. Any other test with a backend runs on one of its backends, with each value of each parameter.
-        It differs by test, so that all backends are used. A slow test without a backend runs with each value of each
-        parameter, too.
-ci      Adds samples of the slow tests: kills, power cuts, LangGraph's own suite, the notebooks. The contract runs on
+quick   `pytest` alone. Omits slow tests and repeated combinations of parameters. The contract runs in memory with one
+        face (blocking and warm, or async and cold, alternating by test). Without its costly tests, it runs on SQLite
+        with the other face, and a third of it on files, PostgreSQL and Redis, with a keyring, and on two stores in
+        memory. Any other test runs with each value of each parameter, on one of its backends. It differs by test, so
+        that all backends are used.
+ci      Adds samples of the slow tests: kills, power cuts, LangGraph's own suite, the notebooks. A fast test without a
+        backend runs with all combinations of its parameters. The contract runs in memory with both faces, and on
         SQLite, files, PostgreSQL and Redis with one face each (in each test, two stores use the blocking and two the
         async face). With a keyring and on two stores, two thirds of it run in memory with one face. A sixth of it runs
         on stores that differ from these by their client or a layer (SIXTHS).
@@ -70,7 +70,7 @@ CONTRACTS = ("test_contract", "test_sealed", "test_of_tenants", "test_of_tiers",
 # A fault at every request of an operation, one after another: the requests are the same for every client.
 EVERYWHERE = ("break_anywhere", "others_may_write", "an_error_before_sending", "a_lost_reply")
 COSTLY = (*EVERYWHERE, "max_bytes_limits")
-"""Before `.ci/run`, only the memory store takes these."""
+"""In the quick tier, only the memory store takes these."""
 
 # Random examples must not make a run fail at random: only a full run tries new ones.
 settings.register_profile("quick", derandomize=True, deadline=None, print_blob=True)
@@ -103,7 +103,7 @@ def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
     tiers: dict[pytest.Item, Tier] = {}
     for name, group in groups.items():
         is_contract = any(f"contract/{each}.py::" in name for each in CONTRACTS)
-        quick, ci = _of_contract(name, group) if is_contract else [[*_of_backends(name, group)]] * 2
+        quick, ci = (_of_contract if is_contract else _of_others)(name, group)
         tiers.update((item, "ci") for item in ci)
         tiers.update((item, "quick") for item in quick)
     for item in items:
@@ -113,17 +113,16 @@ def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
 
 def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pytest.Item], Iterable[pytest.Item]]:
     """Return the quick tests of a function of the contract, and those of `.ci/run`."""
-    store = name.split("::")[1]
+    store, test = name.split("::")[1], name.rpartition("::")[2]
     by_face = {face: [item for item in group if _params(item).get("rig", face) == face] for face in FACES}
     both = [item for items in by_face.values() for item in items]
     turn = crc32(name.encode())
-    place = STORES.index(store) if store in STORES else 0
-    one = list(_covering(name, by_face[FACES[(turn + place) % 2]]))
+    place = STORES.index(store) if store in STORES else 1
+    one = list(_covering(name, by_face[FACES[(crc32(test.encode()) + place) % 2]]))
     is_third, is_everywhere = turn // 2 % 3 == 0, any(words in name for words in EVERYWHERE)
     is_cheap = not any(words in name for words in COSTLY)
     if store == "TestMemory":
-        covering = list(_covering(name, both))
-        return (covering, covering) if is_everywhere else (both, both)
+        return one, _covering(name, both) if is_everywhere else both
     if store in LAYERED:
         return one if is_third and is_cheap else (), one if turn // 2 % 3 < 2 else ()
     if store in SIXTHS:
@@ -133,16 +132,19 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     return one if is_cheap and (is_third or store == STORES[0]) else (), one
 
 
-def _of_backends(name: str, group: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the tests of any other function below the full tier."""
+def _of_others(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pytest.Item], Iterable[pytest.Item]]:
+    """Return the quick tests of any other function, and those of `.ci/run`."""
     backends: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in group:
         backends[_backend(item)].append(item)
     without = backends.pop("", [])
-    yield from _covering(name, without) if any(item.get_closest_marker("slow") for item in without) else without
+    quick = list(_covering(name, without)) if without else []
+    ci = quick if any(item.get_closest_marker("slow") for item in without) else without
     if backends:
         taken = min(backends, key=lambda backend: crc32(f"{name} {backend}".encode()))
-        yield from _covering(name, backends[taken])
+        of_backend = list(_covering(name, backends[taken]))
+        return [*quick, *of_backend], [*ci, *of_backend]
+    return quick, ci
 
 
 def _backend(item: pytest.Item) -> str:
