@@ -87,12 +87,11 @@ class Tracing(Hook):
         elif isinstance(error, StoreError):
             self._errors.add(1, about | failed, parent)
         kind = trace.SpanKind.CLIENT
-        span = self._tracer.start_span(f"keel.{name}", parent, kind, start_time=_nanoseconds(start))
-        if span.is_recording():
-            named = {"keel.thread_id": event.address.thread_id} if self._thread_ids else {}
-            span.set_attributes({**about, **failed, **named, "keel.bytes": event.nbytes, "keel.conflict": is_conflict})
-            if error is not None:
-                span.set_status(trace.StatusCode.ERROR)
+        named = {"keel.thread_id": event.address.thread_id} if self._thread_ids else {}
+        given: dict[str, Any] = {**about, **failed, **named, "keel.bytes": event.nbytes, "keel.conflict": is_conflict}
+        span = self._tracer.start_span(f"keel.{name}", parent, kind, given, start_time=_nanoseconds(start))
+        if error is not None:
+            span.set_status(trace.StatusCode.ERROR)
         span.end(_nanoseconds(end))
 
     read = read_failed = after_put = put_failed = after_writes = writes_failed = _end  # type: ignore[assignment]

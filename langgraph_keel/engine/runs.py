@@ -89,6 +89,7 @@ class LiveRun:
 
 _lock = RLock()  # the garbage collector may end a run at any point
 _runs: dict[UUID, tuple[LiveRun, ...]] = {}
+_by_runtime: dict[int, LiveRun] = {}  # by the id of its `Runtime`, which it keeps alive
 _refused: set[LiveRun] = set()
 
 
@@ -101,6 +102,7 @@ def begin_run(
     run = LiveRun(run_id, thread_id, store, values[CONFIG_KEY_RUNTIME], run_of(config), is_async, is_late)
     with _lock:
         _runs[run_id] = (*_runs.get(run_id, ()), run)
+        _by_runtime[id(run.runtime)] = run
     return run
 
 
@@ -108,6 +110,7 @@ def end_run(ended: LiveRun) -> None:
     """Forget a run that has ended."""
     with _lock:
         _refused.discard(ended)
+        _by_runtime.pop(id(ended.runtime), None)
         if left := tuple(run for run in _runs.get(ended.run_id, ()) if run is not ended):
             _runs[ended.run_id] = left
         else:
@@ -151,6 +154,7 @@ def forget_runs() -> None:
     global _lock
     _lock = RLock()
     _runs.clear()
+    _by_runtime.clear()
     _refused.clear()
 
 
@@ -165,8 +169,7 @@ def _all() -> list[LiveRun]:
 
 def find_run(config: Mapping[str, Any]) -> LiveRun | None:
     """Return the run whose root graph passes this config to `put`; `None` if unknown."""
-    runtime = (config.get("configurable") or {}).get(CONFIG_KEY_RUNTIME)
-    return next((run for run in _all() if run.runtime is runtime), None)
+    return _by_runtime.get(id((config.get("configurable") or {}).get(CONFIG_KEY_RUNTIME)))
 
 
 def refuse_run(run: LiveRun, error: CheckpointConflict | ThreadTaken) -> None:

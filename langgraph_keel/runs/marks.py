@@ -40,6 +40,8 @@ NOBODY = 1 << 63
 ACCEPTED = NOBODY + 1
 """The mark of accepted input, which any process may run: see `KeelSaver.accept`."""
 _BY_HAND = {NOBODY: "updated", ACCEPTED: "accepted"}
+_RANDOM = 0x3F7F_7F7F_7F7F_7F7F
+"""The random bits of a mark: no byte above 0xBF, which the serializer would take for the start of a bytes object."""
 _NODES = "nodes"
 """Key in a header's `about` for accepted input: the nodes of its graph."""
 IDLE = 30
@@ -85,7 +87,7 @@ class Marks(Hook):
 
     def forget(self) -> None:
         """Reset in a forked child: mark, heartbeat and runs belong to the parent."""
-        self.mark = NOBODY | secrets.randbits(63)
+        self.mark = NOBODY | secrets.randbits(64) & _RANDOM
         self._term = f"by:{key_of(self.mark)}"
         self.token = secrets.token_hex(16)  # of the heartbeat's cell; known before the first request
         self.stops: dict[str, Stop] = {}  # not written yet, by thread
