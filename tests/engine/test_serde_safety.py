@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import pathlib
 import subprocess
@@ -11,6 +12,7 @@ import types
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import ormsgpack
@@ -348,12 +350,33 @@ def test_searching_for_graphs_does_not_corrupt_a_growing_tuple() -> None:
 
     def build() -> Iterator[int]:
         for number in range(rounds):
-            # private: the list must be held while the tuple grows, as another thread may do
-            graphs.append(schemas._find_referrers([type(graph)]))
+            graphs.append(schemas.find_graphs())  # held while the tuple grows, as another thread may do
             yield number
 
     assert tuple(build()) == tuple(range(rounds))
     assert all(any(each is graph for each in found) for found in graphs)
+
+
+class Node:
+    """An object that refers to itself."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+def test_searching_frozen_objects_for_graphs_freezes_others_only_once() -> None:
+    """Servers freeze what their workers share; cycles that are frozen later would never be collected."""
+    graphs = [StateGraph(MessagesState).add_node("node", lambda state: state).set_entry_point("node").compile()]
+    schemas.find_graphs()
+    gc.freeze()
+    assert graphs[0] in schemas.find_graphs()
+    graphs.append(graphs[0].builder.compile())
+    node = Node()
+    found, kept = schemas.find_graphs(), ref(node)
+    assert all(any(each is graph for each in found) for graph in graphs)
+    del node
+    gc.collect()
+    assert kept() is None
 
 
 COUNTERS: list[Any] = [7, ["items"], {"items": 1}, {"items": [1]}]

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from time import monotonic
 from typing import Annotated, Any, NewType, get_args, get_origin, get_type_hints
-from weakref import WeakValueDictionary
+from weakref import ReferenceType, WeakValueDictionary, ref
 
 from typing_extensions import TypeAliasType
 
 from langgraph_keel.engine.serde.types import shape_of
 
 _classes: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
+_shared: list[ReferenceType[Any]] = []  # the graphs among the frozen objects
+_frozen = 0  # the number of frozen objects at the last search; `gc.freeze` raises it
 
 
 def find_schema_class(module: str, qualname: str) -> type | None:
@@ -27,10 +29,7 @@ def find_schema_class(module: str, qualname: str) -> type | None:
     For a name not found before, Python's collector visits all objects, which takes about 10 ms per 100,000 objects.
     """
     if (module, qualname) not in _classes and _patience.is_left():
-        began, pregel = monotonic(), sys.modules.get("langgraph.pregel")
-        kinds = [] if pregel is None else [*_kinds_of(pregel.Pregel)]
-        known = {id(kind) for kind in kinds}  # hashing a class could run its code
-        graphs = [each for each in _find_referrers(kinds) if id(type(each)) in known]
+        began, graphs = monotonic(), find_graphs()
         annotations = [annotation for graph in graphs for annotation in _annotations_of(graph)]
         _classes.update({(cls.__module__, cls.__qualname__): cls for cls in _classes_in(annotations)})
         _patience.spent += monotonic() - began
@@ -67,20 +66,31 @@ def _kinds_of(cls: type[Any]) -> Iterator[type[Any]]:
         yield from _kinds_of(kind)
 
 
-def _find_referrers(kinds: Sequence[type[Any]]) -> list[Any]:
-    """Return the objects that refer to classes, including their instances.
+def find_graphs() -> list[Any]:
+    """Return the compiled graphs of this process.
 
-    This does not use `gc.get_objects`, which would also return a tuple that another thread is building:
-    `tuple(generator)` then raises SystemError in that thread (CPython issue 59313).
+    These are the instances among the objects that refer to LangGraph's class. `gc.get_objects` is not used, since it
+    would also return a tuple that another thread is building: `tuple(generator)` then raises SystemError in that thread
+    (CPython issue 59313).
     """
-    if not gc.get_freeze_count():
-        return gc.get_referrers(*kinds)
-    # A server freezes the objects that its workers share, before it forks them.
+    global _frozen
+    pregel = sys.modules.get("langgraph.pregel")
+    kinds = [] if pregel is None else [*_kinds_of(pregel.Pregel)]
+    known = {id(kind) for kind in kinds}  # hashing a class could run its code
+    before, _frozen = _frozen, gc.get_freeze_count()
+    if _frozen <= before:
+        found = [each for each in gc.get_referrers(*kinds) if id(type(each)) in known]
+        return [*found, *(graph for each in _shared if (graph := each()) is not None)]
+    # A server freezes the objects that its workers share, before it forks them. They are searched only once: `freeze`
+    # takes all objects, and cycles among them are never collected.
     gc.unfreeze()
     try:
-        return gc.get_referrers(*kinds)
+        found = [each for each in gc.get_referrers(*kinds) if id(type(each)) in known]
     finally:
         gc.freeze()
+        _frozen = gc.get_freeze_count()
+    _shared[:] = map(ref, found)
+    return found
 
 
 def _annotations_of(graph: Any) -> Iterator[Any]:
