@@ -39,7 +39,7 @@ def load_graph(name: str, open_saver: Callable[[ModuleType], Any]) -> tuple[Modu
     from langgraph.pregel import Pregel
 
     module, found = _load(name, "MODULE:GRAPH or FILE:GRAPH, such as shop.app:graph or ./agent.py:graph")
-    if callable(found) and not isinstance(found, Pregel | StateGraph):
+    if callable(found) and not isinstance(found, Pregel | StateGraph | type):
         found = _call_factory(name, found, lambda: open_saver(module))
     if isinstance(found, StateGraph):
         found = found.compile()

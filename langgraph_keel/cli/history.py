@@ -46,7 +46,10 @@ MOMENT = (
     "its # in `keel timeline` and `keel history` (-1 is the latest), its label, its id, or the start or end of its id"
 )
 
-_SAME_LEDGER = "calls that this thread already made with the same arguments are answered from the ledger; others run"
+_SAME_LEDGER = (
+    "calls that this thread already made with the same arguments are answered from the ledger, except those that used "
+    "a person's answer: they ask again, and run again if approved; others run"
+)
 _OWN_LEDGER = "calls made up to this point are answered from the ledger; others run"
 
 
@@ -277,6 +280,7 @@ def fork(
         calls = [call for call in ours if call.key not in made and call.state in ("done", "claimed", "unknown")]
         calls.sort(key=lambda call: call.started_at)
         given = [] if new is None or not moment.next else _approvals_before(saver, found, moment)
+        given = [request for request in given if not any(_has_used(call, request) for call in theirs)]
         status = "" if new is None or json else str(saver.status(new))
     if json:
         told = {"thread_id": config["thread_id"], "checkpoint_id": config.get("checkpoint_id", moment.id)}
@@ -314,6 +318,11 @@ def _approvals_before(saver: Any, found: Timeline, moment: Moment) -> list[Appro
     requests = saver.approvals.pending(found.thread_id, status=status, limit=None)
     approved = [request for request in requests if request.decision and request.decision.kind != "reject"]
     return [request for request in approved if request.checkpoint_id in steps]
+
+
+def _has_used(call: KeptCall, request: ApprovalRequest) -> bool:
+    """Return whether a call that the fork has copied may be the one that was approved."""
+    return (call.state, call.tool) == ("done", request.action) and call.checkpoint_id >= request.checkpoint_id
 
 
 def _warnings(thread: str, given: Sequence[ApprovalRequest]) -> Iterator[Text]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from langgraph_keel.cli.history import MOMENT, moment_of, open_timeline
+from langgraph_keel.cli.history import MOMENT, check_thread, moment_of, open_timeline
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Imports, Since, Thread, Url, open_to_change, open_to_read
 from langgraph_keel.cli.output import Indented, console, local_time, print_answer, print_json
 from langgraph_keel.display.text import count_of, plain
@@ -48,6 +48,7 @@ def note(
     Example: `keel note my-thread "migrate the table" --because "the tests pass"`
     """
     with open_to_change(url) as saver:
+        check_thread(saver, thread)
         made = saver.history.note(thread, text, kind, because=because, outcome=outcome)
     print_answer(asdict(made), Text(f"noted as {made.id}"), as_json=json)
 
@@ -121,4 +122,6 @@ def journal(
     times: Any = since
     with open_to_read(url) as saver:
         found = saver.history.journal(thread, owner=owner, since=times)
+        if thread is not None and not found:
+            check_thread(saver, thread)
     print_answer({"journal": found}, Text(found.rstrip("\n")), as_json=json)

@@ -42,7 +42,7 @@ Attempts = Annotated[
 Match = Annotated[
     str | None, typer.Option("--match", metavar="PATTERN", help="Only threads whose id matches: `orders/*`.")
 ]
-Once = Annotated[bool, typer.Option("--once", help="Stop when no thread is left to continue.")]
+Once = Annotated[bool, typer.Option("--once", help="Continue each thread once, and stop.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; list the threads that would be continued.")]
 _ABOUT = ("thread_id", "checkpoint_id", "attempt")
 
@@ -126,7 +126,8 @@ def _show(saver: Any, compiled: Any, attempts: int, match: str | None, as_json: 
         if due:
             lines.append(f"continue {status.thread_id!r} before {', '.join(status.next)}: attempt {due.count + 1}")
         else:
-            lines.append(f"leave {f'{status.thread_id!r}: {look.why}' if look.why else status}")
+            thread = f"{status.thread_id!r}"
+            lines.append(f"leave {thread}: {look.why or str(status).removeprefix(f'thread {thread} ')}")
     page = Text("\n".join(map(plain, lines)) or "No thread has anything left to do.")
     print_answer({"threads": rows, "done": False}, page, as_json=as_json)
 
@@ -158,7 +159,8 @@ async def _work(
                 print(json_of.dumps(row), flush=True)
             elif line is not None:
                 said = f"has failed: {error}" if error else "was continued"
-                print_lines([Text(plain(f"{resumed.thread_id!r} {said} (attempt {resumed.attempts})"))])
+                if not error or logging.getLogger().handlers:  # else the log prints failures here, too
+                    errors.print(Text(plain(f"{resumed.thread_id!r} {said} (attempt {resumed.attempts})")))
                 line.update(f"{done:,} continued, {failed:,} failed. {hint}")
     return done, failed
 

@@ -110,7 +110,8 @@ def end_run(ended: LiveRun) -> None:
     """Forget a run that has ended."""
     with _lock:
         _refused.discard(ended)
-        _by_runtime.pop(id(ended.runtime), None)
+        if _by_runtime.get(id(ended.runtime)) is ended:
+            del _by_runtime[id(ended.runtime)]
         if left := tuple(run for run in _runs.get(ended.run_id, ()) if run is not ended):
             _runs[ended.run_id] = left
         else:

@@ -113,7 +113,8 @@ class ThreadStatus:
         doubts: Tool calls with an unknown outcome. Until they are settled, the next run raises `ToolOutcomeUnknown`, or
             asks. Calls that are retried automatically (`ToolPolicy(unknown="retry")`) are not included.
         source: For a fork with steps left, the original thread.
-        outlook: For such a fork, a text: the tool calls that a run repeats, and those whose stored results it uses.
+        outlook: For such a fork, a text: the tool calls that a run repeats, and those whose stored results it uses. For
+            a failed thread that was copied or imported: that its original may have run.
         holder: The process that runs the thread, or may run it: host, machine, process, and start time of the process.
         since: If it runs, the time of the claim, or of the start of its current step: ISO time, by the clock of that
             process.
@@ -170,6 +171,8 @@ class ThreadStatus:
             rest = f"{'graph.invoke(None, config)' if self.given is None else resume} runs the rest"
         lost = "run could not reach the store" if self.stopped else "process died"
         since, host = f" since {self.since}" if self.since else "", self.holder.partition("/")[0]
+        if self.since == self.updated_at:  # no claim: its start is not stored
+            since = f"; its latest checkpoint is of {self.since}" if self.since else ""
         unfinished = f"has {left}; it may be running, stopped, or cut off: {_LOOK}"
         if self.holder:
             unfinished = f"has {left}; whether its process on {host} is alive is not known yet: ask again in 30 seconds"
@@ -181,13 +184,14 @@ class ThreadStatus:
             "runs": f"is running in a process on {host}{since}",
             "waits": "waits for a person: "
             + (ids or f"{questions} without a request: graph.invoke(Command(resume=...), config)"),
-            "decided": "was decided, and no run has used the decision yet: "
+            "decided": "was decided, and "
+            + ("its unknown tool calls are settled: " if self.is_settled else "no run has used the decision yet: ")
             + (resume if self.can_go_on else f"{_LOOK}. If it should still be done, {resume} does it"),
             "failed": f"failed with {left} ({error}): look at its history and its calls first (`keel history`, "
-            "`keel tools`); a tool that raised an error may have acted before",
+            "`keel tools`); a tool that raised an error may have acted before" + self.outlook,
             "forked": f"is a fork of thread {self.source!r} with {left}, and has not run since: {self.outlook}",
             "rewound": f"was rewound, has {left}, and has not run since: a run repeats these steps, except for tool "
-            "calls whose results are stored",
+            "calls whose stored results used no person's answer",
             "arrived": f"was copied or imported with {left}, and has not run here. Its original may be running them, "
             "or may have run them: look at the original first, in its own store (`keel history`, `keel tools`)"
             + (f". A decision made there is not used here automatically: {resume} uses it" if self.given else ""),
@@ -284,6 +288,8 @@ def _judge(
     forked_from = moment.metadata[FORKED_FROM] if moment and state == "forked" else {}
     source = str(forked_from.get("thread_id", ""))
     outlook = (yield from _look_ahead(session, thread_id, source, kept)) if source else ""
+    if state == "failed" and (yield from has_arrived(session, thread_id, head, settled_in(requests))):
+        outlook = ". It was copied or imported here, and its original may have run these steps: look there, too"
     goes_on = state == "cut off" or (verdict is not None and verdict.why in _GOES_ON)
     deaths = (run.deaths if run else 0) + (verdict.is_second if verdict else 0)
     is_current = not any(is_overtaken(each) for each in requests)

@@ -22,6 +22,7 @@ from langgraph_keel.tools.invocations import INVOCATIONS
 from langgraph_keel.tools.ledger import (
     BROUGHT,
     CALLS,
+    CLAIMED,
     COUNTS,
     DONE,
     FAILED,
@@ -29,6 +30,7 @@ from langgraph_keel.tools.ledger import (
     SHARERS,
     SHOWN,
     TOOLS,
+    UNKNOWN,
     CallRecord,
     iso_time,
     read_ledger,
@@ -37,6 +39,8 @@ from langgraph_keel.tools.ledger import (
     tell_settlement,
 )
 from langgraph_keel.tools.orphans import NOTE, Past, read_past, steps_of
+
+_AGAIN = "with an approval, it is called again"
 
 
 class LedgerHook(Hook):
@@ -79,13 +83,12 @@ class LedgerHook(Hook):
                     at = iso_time(call.started_at)
                     said = f"Thread {thread_id!r} called {action}{args} at {at} ({call.state})"
                     # Without a time: the reviewer could know of it, so a decision stays valid.
-                    kept = "an equal call is answered with its result, one with other arguments is made"
-                    found.append((f"{said}: {kept}.", ""))
+                    found.append((f"{said}: {_fate_of_equal(call)}.", ""))
         for name in relatives:
             for call in (yield from find_later(session, name, thread_id)):
                 if call.tool == action:
                     at, said = iso_time(call.started_at), f"Thread {name!r}, of the same history, called {action}"
-                    found.append((f"{said} at {at} ({call.state}): with an approval, it is called again.", at))
+                    found.append((f"{said} at {at} ({call.state}): {_AGAIN}.", at))
         return found
 
     def after_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
@@ -118,6 +121,15 @@ class LedgerHook(Hook):
         """Remove the calls of these runs, including those that threads share."""
         for shelf in [Shelf(None, TOOLS), *(Shelf(thread_id, TOOLS) for thread_id in threads)]:
             yield from forget(session, shelf, lambda call, _: call.run_id in run_ids)
+
+
+def _fate_of_equal(call: CallRecord) -> str:
+    """Describe what an equal call does, once it is approved."""
+    if call.state in (CLAIMED, UNKNOWN) and not call.retries:
+        return "an equal call is made only after its outcome is known, one with other arguments is made"
+    if call.state == DONE and not speaks_for_one(call):
+        return "an equal call is answered with its result, one with other arguments is made"
+    return _AGAIN
 
 
 def _read_pasts(leaving: Leaving) -> dict[str, Past]:

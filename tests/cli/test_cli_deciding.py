@@ -16,7 +16,7 @@ from support.cli_threads import EVIL, keel, keel_json
 from support.tool_graphs import Scripted, answers, calls, hello
 from typer.testing import CliRunner
 
-from langgraph_keel import ToolCache, open_saver
+from langgraph_keel import ToolCache, open_saver, request_approval
 from langgraph_keel.cli import app
 from langgraph_keel.tools import hook
 
@@ -189,6 +189,44 @@ def test_a_repeated_question_names_calls_made_since(tmp_path: Path, way: str, mo
         again, name = "an equal call is answered with its result, one with other arguments is made", "'paying'"
     shown = " ".join(keel("approval", waiting(where)[0]["id"], "--url", where).stdout.split())
     assert shown.count(f"Thread {name} called pay at") == shown.count(f"(done): {again}") == 2
+
+
+def test_a_tool_that_asks_itself_acts_again_after_a_rewind_and_everything_says_so(tmp_path: Path) -> None:
+    paid: list[int] = []
+
+    @tool
+    def refund(amount: int) -> str:
+        """Refund."""
+        assert request_approval("refund", {"amount": amount}).approved
+        paid.append(amount)
+        return "refunded"
+
+    def decide() -> None:
+        (request,) = saver.approvals.pending("paying")
+        saver.approvals.approve(request.id, by="ann")
+        made.invoke(saver.approvals.resume("paying"), config("paying"), durability="sync")
+
+    def shown(*words: str) -> str:
+        return " ".join(keel(*words, "--url", where).stdout.split())
+
+    where, script = f"sqlite:///{tmp_path / 'agent.db'}", [calls(("refund", {"amount": 40}, "a"))]
+    with open_saver(where) as saver, ToolCache(saver) as cache:
+        gate = cache.middleware()
+        made: Any = create_agent(Scripted(script=script), [refund], middleware=[gate], checkpointer=saver)
+        made.invoke(hello(), config("paying"), durability="sync")
+        decide()
+        steps = [str(moment.position) for moment in saver.timeline("paying") if moment.next][-2:]
+        warned = [shown("fork", "paying", step, f"fork {step}") for step in steps]
+        rewound = shown("rewind", "paying", steps[0])
+        assert "used no person's answer" in shown("status", "paying")
+        made.invoke(None, config("paying"), durability="sync")
+        approval = shown("approval", waiting(where, "paying")[0]["id"])
+        decide()
+    # The first fork asks again, and the second has the result.
+    assert [each for each in warned if "may act on an approval" in each] == []
+    assert "those that used a person's answer: they ask again, and run again if approved" in rewound
+    assert "(done): with an approval, it is called again" in approval
+    assert paid == [40, 40]
 
 
 # ---- a terminal

@@ -136,6 +136,11 @@ def test_a_handoff_is_the_same_on_every_backend(saver: KeelSaver) -> None:
     assert len(text) <= 1500 * 4
 
 
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'agent.db'}"
+
+
 def test_tool_output_cannot_forge_a_line(capsys: pytest.CaptureFixture[str], url: str) -> None:
     def node(state: MessagesState) -> dict[str, Any]:
         call = {"name": EVIL, "args": {EVIL: EVIL}, "id": "1"}

@@ -186,14 +186,18 @@ def test_keel_notes_shows_a_decision_whose_process_was_killed(place: Place, caps
         assert saver.history.notes("t") == []
 
 
-def test_keel_note(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("note", "chat", "use \x1b[31mthe mirror", "--because", "503", "--outcome", "it works", "--url", url)
+def test_keel_note(asked_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    url = asked_url
+    words = ("note", "trip", "use \x1b[31mthe mirror", "--because", "503", "--outcome", "it works", "--url", url)
     assert run(*words, "--json") == 0
     made = json.loads(capsys.readouterr().out)
     assert (made["kind"], made["because"], made["outcome"]) == ("decision", "503", "it works")
-    assert run("notes", "chat", "--url", url) == 0
+    assert run("notes", "trip", "--url", url) == 0
     shown = capsys.readouterr().out
     assert "use \\x1b[31mthe mirror" in shown
     assert "outcome: it works" in shown
-    assert run("note", "chat", "what", "--kind", "wish", "--url", url) != 0
+    assert run("note", "trip", "what", "--kind", "wish", "--url", url) != 0
     assert "decision, finding, goal, next" in capsys.readouterr().err
+    for command in (("note", "tirp", "what"), ("journal", "tirp")):
+        assert run(*command, "--url", url) == 1
+        assert "there is no thread 'tirp'" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from support.situations import (
     ask,
     asks,
     decided,
+    failed,
     graph_of,
     killed,
     killed_claimed,
@@ -109,6 +110,17 @@ async def test_a_copied_decision_is_not_resumed_in_the_target(stage: Stage, tmp_
         found = staging.status("t")
         assert (found.state, found.can_go_on, bool(found.given)) == ("arrived", False, True)
         assert stage.saver.status("t").can_go_on
+
+
+async def test_a_failed_copy_names_its_original(stage: Stage) -> None:
+    """A worker may have continued the original since."""
+    await failed(stage, "t")
+    assert "copied" not in str(stage.saver.status("t"))
+    with MemorySaver() as staging:
+        stage.saver.moving.copy_to(staging)
+        found = staging.status("t")
+        assert (found.state, found.can_go_on) == ("failed", False)
+        assert "It was copied or imported here, and its original may have run these steps" in str(found)
 
 
 async def test_a_copy_that_has_run_is_an_ordinary_thread(stage: Stage) -> None:

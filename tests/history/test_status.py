@@ -246,6 +246,28 @@ def test_an_error_of_a_doubt_is_reported_until_it_is_settled(saver: KeelSaver, d
     assert (settled.is_settled, str(settled)) == (True, says)
 
 
+def test_a_decision_whose_call_was_cut_off_and_settled_is_not_called_unused(saver: KeelSaver) -> None:
+    @tool
+    def pay(amount: int) -> str:
+        """Pay."""
+        request_approval("pay", {"amount": amount})
+        raise Killed
+
+    call = AIMessage("", id="1", tool_calls=[{"name": "pay", "args": {"amount": 3}, "id": "c"}])
+    with ToolCache(saver) as cache:
+        node = ToolNode([pay], messages_key="log", wrap_tool_call=cache.wrap_tool_call)
+        made = graph(saver, ("say", lambda state: {"log": [call]}), ("pay", node))
+        invoke(made, {"log": []})
+        saver.approvals.approve(saver.approvals.pending("t")[0].id, by="ann")
+        assert "no run has used the decision yet: graph.invoke(" in str(saver.status("t"))
+        with pytest.raises(Killed):
+            invoke(made, saver.approvals.resume("t"))
+        with pytest.raises(ToolOutcomeUnknown) as doubt:
+            invoke(made, saver.approvals.resume("t"))
+        cache.settle("t", doubt.value.key, "done")
+        assert "was decided, and its unknown tool calls are settled: graph.invoke(" in str(saver.status("t"))
+
+
 @pytest.mark.parametrize("length", [80, 1000])
 def test_a_long_error_is_shortened(saver: KeelSaver, length: int) -> None:
     def fail(state: State) -> State:

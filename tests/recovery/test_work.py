@@ -160,7 +160,7 @@ def test_a_dry_run_lists_threads_and_changes_nothing(steps: Path, place: Place) 
             0,
             [
                 "continue 't' before 2: attempt 1",
-                "leave thread 'gate' stopped at a breakpoint before 2: graph.invoke(None, config) passes it.",
+                "leave 'gate': stopped at a breakpoint before 2: graph.invoke(None, config) passes it.",
             ],
         )
         rows = json.loads(keel_work(graph, "--dry-run", "--json", *url).output)["threads"]
@@ -185,7 +185,7 @@ def test_a_failed_thread_is_reported_with_its_attempts(steps: Path, place: Place
     ended = keel_work("shop:failing", "--once")
     assert (ended.exit_code, ended.stdout) == (1, "0 threads continued, 1 failed.\n")
     shown = CliRunner().invoke(app, ["threads", "--unfinished", "--url", place.url], env={"COLUMNS": "200"})
-    assert "1 attempt to recover it, last error: TypeError(" in shown.output
+    assert "1 attempt to recover it (workers stop at --attempts), last error: TypeError(" in shown.output
     said = json.loads(CliRunner().invoke(app, ["status", "t", "--json", "--url", place.url]).output)
     assert (said["state"], said["attempts"]) == ("failed", 1)
     assert said["attempt_error"].startswith("TypeError(")
@@ -201,6 +201,7 @@ def test_a_failed_thread_is_reported_with_its_attempts(steps: Path, place: Place
         (["shop:nothing"], "module shop has no nothing"),
         (["shop"], "not of the form MODULE:GRAPH"),
         (["shop:steps"], "not a graph"),
+        (["shop:Path"], "not a graph"),
         (["shop:foreign"], "InMemorySaver, which is not a saver of Keel"),
         (["shop:unmarked"], "recoverable=True"),
         (["shop:graph", "--url", "sqlite:///other.db"], "leave --url out"),

@@ -99,7 +99,8 @@ def test_another_saver_sees_a_live_run_as_running(saver: KeelSaver, reader: Keel
     (status,) = seen
     assert (status.state, status.can_go_on, status.next) == ("runs", False, ("b",))
     assert status.since == status.updated_at
-    assert f"is running in a process on {status.holder.partition('/')[0]} since {status.since}." in str(status)
+    host = status.holder.partition("/")[0]
+    assert f"is running in a process on {host}; its latest checkpoint is of {status.since}." in str(status)
 
 
 def test_a_breakpoint_is_distinguished_from_a_crash(saver: KeelSaver, reader: KeelSaver) -> None:

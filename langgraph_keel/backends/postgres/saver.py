@@ -38,7 +38,7 @@ OR c.oid IN (SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = ANY (%(tab
 """
 _USED_AGAIN = (
     "the space will be used again (VACUUM); bytes of deleted rows stay in it until then, or until "
-    "saver.retention.reclaim_space(full=True), which locks the tables (VACUUM FULL)"
+    "`keel reclaim --full` (saver.retention.reclaim_space(full=True)), which locks the tables (VACUUM FULL)"
 )
 
 _UNLISTED = """
