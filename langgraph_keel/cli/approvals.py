@@ -114,7 +114,7 @@ def _wants(request: ApprovalRequest, full: bool) -> Text:
         decision = request.decision
         args = decision.args if decision and decision.kind == "edit" else request.args
         text.append("" if args is None else f" {_short(args, full)}", "not bold")
-    facts = [one_line(warning, 200) for warning in request.warnings]
+    facts = [one_line(warning, 200).rstrip(".") for warning in request.warnings]
     for name, now in request.facts.items():
         was = request.before.get(name, now)
         earlier = f" (was {_short(was, full)})" if was != now else ""

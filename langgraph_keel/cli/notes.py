@@ -122,6 +122,4 @@ def journal(
     times: Any = since
     with open_to_read(url) as saver:
         found = saver.history.journal(thread, owner=owner, since=times)
-        if thread is not None and not found:
-            check_thread(saver, thread)
     print_answer({"journal": found}, Text(found.rstrip("\n")), as_json=json)

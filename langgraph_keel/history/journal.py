@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.config import thread_id_of
@@ -61,17 +61,17 @@ def _read_events(session: Session, thread_id: str) -> Plan[list[Event]]:
     if not roots:
         raise NotFound(f"there is no thread {thread_id!r}: `keel threads` lists all threads")
     runs: list[tuple[str, str, list[str]]] = []  # the first checkpoint of each, its time, and the times of its steps
-    is_running = False
+    before: Any = None
     for entry in roots:
         header, name = UnreadHeader(entry, session.codec), str(entry.address.checkpoint_id)  # type: ignore[arg-type]
         at, source = str(header.checkpoint.get("ts", "")), header.metadata.get("source")
-        if source == "input" or (source == "loop" and not is_running):
+        if source == "input" or (source == "loop" and before not in ("input", "loop")):
             runs.append((name, at, []))
         elif source != "loop":
             add(at, "the state was updated" if source == "update" else "a rewind, or a branch, started here", name)
-        is_running = source in ("input", "loop")
-        if source == "loop":
+        if source == "loop" and before != "input":  # the first one only applies the input
             runs[-1][2].append(at)
+        before = source
     for name, at, times in runs:
         add(at, f"run of {count_of(len(times), 'step')}, until {quoted([at, *times][-1][11:16])}", name)
     for moment in (yield from pages.moments(range(0, 1))):

@@ -339,6 +339,16 @@ def test_handoff_of_a_thread_without_messages_and_invalid_arguments() -> None:
             saver.history.handoff("t", at={"configurable": {"thread_id": "other"}})
 
 
+def test_a_journal_counts_the_steps_of_nodes() -> None:
+    """The first checkpoint after an input only applies it."""
+    with MemorySaver() as saver:
+        nodes: Any = [(name, lambda state: {}) for name in "ab"]
+        graph: Any = StateGraph(MessagesState).add_sequence(nodes).add_edge(START, "a").compile(checkpointer=saver)
+        for _ in range(2):
+            graph.invoke({"messages": []}, {"configurable": {"thread_id": "t"}})
+        assert saver.history.journal("t").count(" run of 2 steps, until ") == 2
+
+
 def test_keel_handoff_and_keel_journal(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*words: str) -> int:
         with pytest.raises(SystemExit) as ended:
