@@ -367,7 +367,7 @@ class Node:
 def test_searching_frozen_objects_for_graphs_freezes_others_only_once() -> None:
     """Servers freeze what their workers share; cycles that are frozen later would never be collected."""
     graphs = [StateGraph(MessagesState).add_node("node", lambda state: state).set_entry_point("node").compile()]
-    schemas.find_graphs()
+    others: list[Any] = [[number] for number in range(100_000)]
     gc.freeze()
     assert graphs[0] in schemas.find_graphs()
     graphs.append(graphs[0].builder.compile())
@@ -377,6 +377,11 @@ def test_searching_frozen_objects_for_graphs_freezes_others_only_once() -> None:
     del node
     gc.collect()
     assert kept() is None
+    others.clear()  # fewer objects are frozen after another `freeze` than before
+    graphs.append(graphs[0].builder.compile())
+    gc.freeze()
+    found = schemas.find_graphs()
+    assert all(any(each is graph for each in found) for graph in graphs)
 
 
 COUNTERS: list[Any] = [7, ["items"], {"items": 1}, {"items": [1]}]

@@ -20,7 +20,8 @@ from langgraph_keel.engine.serde.types import shape_of
 
 _classes: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
 _shared: list[ReferenceType[Any]] = []  # the graphs among the frozen objects
-_frozen = 0  # the number of frozen objects at the last search; `gc.freeze` raises it
+_target = object()
+_probe = [_target]  # found as a referrer of `_target`, unless `gc.freeze` was called since the list was created
 
 
 def find_schema_class(module: str, qualname: str) -> type | None:
@@ -73,13 +74,13 @@ def find_graphs() -> list[Any]:
     would also return a tuple that another thread is building: `tuple(generator)` then raises SystemError in that thread
     (CPython issue 59313).
     """
-    global _frozen
+    global _probe
     pregel = sys.modules.get("langgraph.pregel")
     kinds = [] if pregel is None else [*_kinds_of(pregel.Pregel)]
     known = {id(kind) for kind in kinds}  # hashing a class could run its code
-    before, _frozen = _frozen, gc.get_freeze_count()
-    if _frozen <= before:
-        found = [each for each in gc.get_referrers(*kinds) if id(type(each)) in known]
+    referrers = gc.get_referrers(*kinds, _target)
+    if any(each is _probe for each in referrers):
+        found = [each for each in referrers if id(type(each)) in known]
         return [*found, *(graph for each in _shared if (graph := each()) is not None)]
     # A server freezes the objects that its workers share, before it forks them. They are searched only once: `freeze`
     # takes all objects, and cycles among them are never collected.
@@ -88,7 +89,7 @@ def find_graphs() -> list[Any]:
         found = [each for each in gc.get_referrers(*kinds) if id(type(each)) in known]
     finally:
         gc.freeze()
-        _frozen = gc.get_freeze_count()
+        _probe = [_target]
     _shared[:] = map(ref, found)
     return found
 
