@@ -153,7 +153,9 @@ def read_decisions(session: Session, thread_id: str) -> Plan[list[tuple[str, str
             request = held.request
             if request.thread_id == thread_id and (decision := request.decision):
                 by = f" by {quoted(decision.by, 60)}" if decision.by else ""
-                text = f"{STATUS_OF[decision.kind]}{by}: {_words_of_request(request)}{_because(decision.reason)}"
+                edited = f" to {words_of(request.action, decision.args)}" if decision.kind == "edit" else ""
+                asked = f"{_words_of_request(request)}{edited}"
+                text = f"{STATUS_OF[decision.kind]}{by}: {asked}{_because(decision.reason)}"
                 found.append((decision.at, text, request.checkpoint_id))
     return found
 

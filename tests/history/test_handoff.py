@@ -29,6 +29,7 @@ from langgraph_keel import (
     SummarizationNode,
     ToolCache,
     open_saver,
+    request_approval,
 )
 from langgraph_keel.cli import app
 from langgraph_keel.engine.plan import Plan
@@ -285,6 +286,7 @@ def test_a_handoff_reports_a_call_in_doubt() -> None:
         graph = tool_graph(cache, [tool(pay)], [calls(("pay", {"amount": 3}, "1"))])
         with pytest.raises(Killed):
             graph.invoke(hello(), CONFIG)
+        cache.close()  # records what is left to record
         status = saver.status("t")
         assert status.doubts
         found = saver.history.handoff("t")
@@ -347,6 +349,21 @@ def test_a_journal_counts_the_steps_of_nodes() -> None:
         for _ in range(2):
             graph.invoke({"messages": []}, {"configurable": {"thread_id": "t"}})
         assert saver.history.journal("t").count(" run of 2 steps, until ") == 2
+
+
+def test_an_edited_request_shows_what_was_approved() -> None:
+    def refund(state: MessagesState) -> dict[str, Any]:
+        request_approval("refund", {"amount": 40})
+        return {}
+
+    with MemorySaver() as saver:
+        graph: Any = StateGraph(MessagesState).add_node("refund", refund).add_edge(START, "refund").compile(saver)
+        graph.invoke({"messages": []}, {"configurable": {"thread_id": "t"}})
+        (request,) = saver.approvals.pending("t")
+        saver.approvals.edit(request.id, args={"amount": 50}, by="ann", reason="a cap")
+        said = "edited by ann: refund(amount=40) to refund(amount=50), because: a cap"
+        assert said in saver.history.journal("t")
+        assert said in str(saver.history.handoff("t"))
 
 
 def test_keel_handoff_and_keel_journal(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
