@@ -321,8 +321,8 @@ def _approvals_before(saver: Any, found: Timeline, moment: Moment) -> list[Appro
 
 
 def _has_used(call: KeptCall, request: ApprovalRequest) -> bool:
-    """Return whether a call that the fork has copied may be the one that was approved."""
-    return (call.state, call.tool) == ("done", request.action) and call.checkpoint_id >= request.checkpoint_id
+    """Return whether a finished call has asked for this approval itself, in its own step."""
+    return (call.state, call.tool, call.checkpoint_id) == ("done", request.action, request.checkpoint_id)
 
 
 def _warnings(thread: str, given: Sequence[ApprovalRequest]) -> Iterator[Text]:

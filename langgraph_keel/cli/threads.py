@@ -257,7 +257,8 @@ def _status_line(status: Any, tries: Any) -> Text:
     """Return a status as text, with the process and the attempts of workers."""
     parts = status.holder.split("/")
     facts = [f"process {parts[2]} on {parts[0]}"] if len(parts) == 4 else []
-    facts += [f"{count_of(tries.count, 'attempt')} to recover it (workers stop at --attempts)"] if tries.count else []
+    tried = f"{count_of(tries.count, 'attempt')} to recover it (workers give up after --attempts)"
+    facts += [tried] if tries.count else []
     facts += [f"last error: {tries.error}"] if tries.error else []
     return Text.assemble(plain(str(status)), (f"  {plain(', '.join(facts))}" if facts else "", "dim"))
 

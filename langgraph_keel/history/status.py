@@ -176,7 +176,8 @@ class ThreadStatus:
         unfinished = f"has {left}; it may be running, stopped, or cut off: {_LOOK}"
         if self.holder:
             unfinished = f"has {left}; whether its process on {host} is alive is not known yet: ask again in 30 seconds"
-        if self.is_settled and not self.doubts:
+        is_settled = self.is_settled and not self.doubts
+        if is_settled:
             unfinished = f"has {left}, and its unknown tool calls are settled: graph.invoke(None, config) continues"
         return {
             "new": "has no checkpoint yet: it takes its first input",
@@ -185,7 +186,7 @@ class ThreadStatus:
             "waits": "waits for a person: "
             + (ids or f"{questions} without a request: graph.invoke(Command(resume=...), config)"),
             "decided": "was decided, and "
-            + ("its unknown tool calls are settled: " if self.is_settled else "no run has used the decision yet: ")
+            + ("its unknown tool calls are settled: " if is_settled else "no run has used the decision yet: ")
             + (resume if self.can_go_on else f"{_LOOK}. If it should still be done, {resume} does it"),
             "failed": f"failed with {left} ({error}): look at its history and its calls first (`keel history`, "
             "`keel tools`); a tool that raised an error may have acted before" + self.outlook,

@@ -119,7 +119,7 @@ class StoreStats:
         return [
             f"Reclaimable history: {format_size(self.history)} (only needed to look back).",
             f"Inactive threads: {idle}.",
-            f"`keel prune THREAD`, for each of them, would free {format_size(self.prunable)}. "
+            f"Pruning each thread to its latest checkpoint would free {format_size(self.prunable)}. "
             f"Compaction (automatic) will free about {format_size(self.packable)}.",
             f"Values over 64 KB (candidates for blobs=): {format_size(self.large)}.",
         ]

@@ -439,7 +439,8 @@ def delete_and_scrub(
     except KeelError as error:
         # The threads are already deleted, and the receipt must show that.
         problem = (
-            "the space of deleted data is not cleaned yet. Call saver.retention.reclaim_space(full=True). Reason: "
+            "the space of deleted data is not cleaned yet. Run `keel reclaim --full`, or call "
+            "saver.retention.reclaim_space(full=True). Reason: "
             f"{error}"
         )
         return replace(receipt, problems=(*receipt.problems, problem))

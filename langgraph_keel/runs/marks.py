@@ -41,7 +41,7 @@ ACCEPTED = NOBODY + 1
 """The mark of accepted input, which any process may run: see `KeelSaver.accept`."""
 _BY_HAND = {NOBODY: "updated", ACCEPTED: "accepted"}
 _RANDOM = 0x3F7F_7F7F_7F7F_7F7F
-"""The random bits of a mark: no byte above 0xBF, which the serializer would take for the start of a bytes object."""
+"""The random bits of a mark. It has no byte from 0xC4 to 0xC6, for which a serializer would search the header."""
 _NODES = "nodes"
 """Key in a header's `about` for accepted input: the nodes of its graph."""
 IDLE = 30

@@ -126,7 +126,7 @@ class LedgerHook(Hook):
 def _fate_of_equal(call: CallRecord) -> str:
     """Describe what an equal call does, once it is approved."""
     if call.state in (CLAIMED, UNKNOWN) and not call.retries:
-        return "an equal call is made only after its outcome is known, one with other arguments is made"
+        return "an equal call is not made before its outcome is known, one with other arguments is made"
     if call.state == DONE and not speaks_for_one(call):
         return "an equal call is answered with its result, one with other arguments is made"
     return _AGAIN

@@ -138,7 +138,7 @@ def test_stats_reports_bytes_by_kind(tmp_path: Path) -> None:
     assert found.exit_code == 0
     assert "metadata" in found.stdout
     assert "█" in found.stdout
-    assert "`keel prune THREAD`, for each of them, would free" in found.stdout
+    assert "Pruning each thread to its latest checkpoint would free" in found.stdout
     assert "state values" in found.stdout
     told = json.loads(keel("stats", "--url", url, "--json").stdout)
     assert told["bytes"] == sum(told["kinds"].values())

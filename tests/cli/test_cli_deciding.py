@@ -13,7 +13,7 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.tools import tool
 from support.cli.waiting_threads import ARGS, asked, config, graph, id_of, questions, waiting, went_on
 from support.cli_threads import EVIL, keel, keel_json
-from support.tool_graphs import Scripted, answers, calls, hello
+from support.tool_graphs import Killed, Scripted, answers, calls, hello
 from typer.testing import CliRunner
 
 from langgraph_keel import ToolCache, open_saver, request_approval
@@ -227,6 +227,31 @@ def test_a_tool_that_asks_itself_acts_again_after_a_rewind_and_everything_says_s
     assert "those that used a person's answer: they ask again, and run again if approved" in rewound
     assert "(done): with an approval, it is called again" in approval
     assert paid == [40, 40]
+
+
+def test_fork_warns_of_an_approval_while_another_call_of_the_tool_has_finished(tmp_path: Path) -> None:
+    """Of two approved payments, one was made, and the other was cut off."""
+
+    @tool("pay")
+    def pay_once(amount: int) -> str:
+        """Pay."""
+        if amount == 7:
+            raise Killed
+        return "paid"
+
+    where, script = f"sqlite:///{tmp_path / 'agent.db'}", [calls(*(("pay", {"amount": n}, str(n)) for n in (100, 7)))]
+    with open_saver(where) as saver, ToolCache(saver) as cache:
+        gates = [HumanInTheLoopMiddleware({"pay": True}), cache.middleware()]
+        made: Any = create_agent(Scripted(script=script), [pay_once], middleware=gates, checkpointer=saver)
+        made.invoke(hello(), config("paying"), durability="sync")
+        for request in saver.approvals.pending("paying"):
+            saver.approvals.approve(request.id, by="ann")
+        with pytest.raises(Killed):
+            made.invoke(saver.approvals.resume("paying"), config("paying"), durability="sync")
+        cache.close()
+        assert {call.state for call in saver.tools.calls("paying")} == {"done", "unknown"}
+    shown = " ".join(keel("fork", "paying", "-1", "other", "--url", where).stdout.split())
+    assert shown.count("may act on an approval") == 2
 
 
 # ---- a terminal

@@ -286,7 +286,7 @@ def test_a_handoff_reports_a_call_in_doubt() -> None:
         graph = tool_graph(cache, [tool(pay)], [calls(("pay", {"amount": 3}, "1"))])
         with pytest.raises(Killed):
             graph.invoke(hello(), CONFIG)
-        cache.close()  # records what is left to record
+        cache.close()  # waits until the end of the cancelled call is recorded
         status = saver.status("t")
         assert status.doubts
         found = saver.history.handoff("t")

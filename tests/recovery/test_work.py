@@ -185,7 +185,7 @@ def test_a_failed_thread_is_reported_with_its_attempts(steps: Path, place: Place
     ended = keel_work("shop:failing", "--once")
     assert (ended.exit_code, ended.stdout) == (1, "0 threads continued, 1 failed.\n")
     shown = CliRunner().invoke(app, ["threads", "--unfinished", "--url", place.url], env={"COLUMNS": "200"})
-    assert "1 attempt to recover it (workers stop at --attempts), last error: TypeError(" in shown.output
+    assert "1 attempt to recover it (workers give up after --attempts), last error: TypeError(" in shown.output
     said = json.loads(CliRunner().invoke(app, ["status", "t", "--json", "--url", place.url]).output)
     assert (said["state"], said["attempts"]) == ("failed", 1)
     assert said["attempt_error"].startswith("TypeError(")
