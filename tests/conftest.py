@@ -8,6 +8,7 @@ import os
 import pty
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import uuid
@@ -247,12 +248,25 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Start the servers before the workers of `pytest -n`, which then share them."""
+    _rewrite_asserts(config)
     stack = ExitStack()
     config.add_cleanup(stack.close)
     openings: tuple[AbstractContextManager[Server], ...] = (servers.postgres(), servers.redis())
     for name, opening in zip(("PostgreSQL", "Redis"), openings, strict=True):
         with suppress(servers.NoServer):  # the tests that need it report that
             stack.enter_context(handed_on(name, stack.enter_context(opening).url))
+
+
+def _rewrite_asserts(config: pytest.Config) -> None:
+    """Rewrite the asserts of all tests in two processes before a clone's first run, instead of in each worker."""
+    is_done = any(_TESTS.glob(f"engine/__pycache__/test_*.{sys.implementation.cache_tag}-pytest-*"))
+    if is_done or sys.dont_write_bytecode or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    files = sorted(_TESTS.rglob("test_*.py"), key=lambda path: path.stat().st_size)
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0"]
+    halves = [subprocess.Popen([*words, *half], stdout=subprocess.DEVNULL) for half in (files[::2], files[1::2])]
+    for half in halves:
+        half.wait()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

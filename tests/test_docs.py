@@ -74,6 +74,8 @@ def is_ours_to_run(block: Block) -> bool:
 
 
 RUNNING = [page for page in PAGES if any(map(is_ours_to_run, blocks_of(page)))]
+LONG = [f"langgraph_keel/{room}/README.md" for room in ("backends/files", "recovery", "tenants")]
+"""Pages whose programs start several processes."""
 
 
 # ---- the programs
@@ -102,7 +104,9 @@ def own(request: pytest.FixtureRequest) -> Callable[[str], str]:
     return swapped
 
 
-@pytest.mark.parametrize("page", RUNNING, ids=name_of)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * (name_of(page) in LONG)) for page in RUNNING], ids=name_of
+)
 def test_the_programs_of_a_page_run(
     page: Path, own: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

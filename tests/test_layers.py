@@ -64,15 +64,15 @@ MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(path.read_text())))
 
 
 @cache
 def imported(path: Path) -> frozenset[str]:
     """Return the dotted names that a module imports, also in functions and for types."""
     names = set()
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -146,10 +146,10 @@ def is_private(name: str) -> bool:
     return is_theirs and (name in HIDDEN or any(part.startswith("_") for part in parts))
 
 
-def texts_of(tree: ast.AST) -> Iterator[str]:
+def texts_of(path: Path) -> Iterator[str]:
     """Return the literals of a module, without docstrings and other bare texts."""
-    alone = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    alone = {node.value for node in nodes_of(path) if isinstance(node, ast.Expr)}
+    for node in nodes_of(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in alone:
             yield node.value
 
@@ -166,7 +166,7 @@ def test_only_one_module_uses_private_names_of_langgraph() -> None:
     kept = reserved()
     found: dict[str, set[str]] = {}
     for module, path in MODULES.items():
-        texts = set(texts_of(tree_of(path)))
+        texts = set(texts_of(path))
         found[module] = {name for name in imported(path) if is_private(name)} | texts & kept
         found[module] |= {text for text in texts if RESERVED.match(text)}
     assert found.pop(PRIVATE)
@@ -202,7 +202,7 @@ def test_features_access_cells_only_through_cell_tables() -> None:
     # Wrapping stores are below that class, and a copy of a store copies cells of unknown kinds unchanged.
     stores = ("engine", "backends", "testing", "keys", "blobs", "moving")
     features = [path for name, path in MODULES.items() if room_of(name) not in stores]
-    nodes = ((path, node) for path in features for node in ast.walk(tree_of(path)))
+    nodes = ((path, node) for path in features for node in nodes_of(path))
     named = [(path.name, node.attr) for path, node in nodes if isinstance(node, ast.Attribute)]
     assert [each for each in named if each[1] in CELL_VERBS] == []
 
@@ -226,10 +226,9 @@ def private_names(path: Path) -> Iterator[tuple[int, str]]:
 
     Names that a class of the module defines are omitted.
     """
-    tree = tree_of(path)
-    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    own = {node.name for node in nodes_of(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     reached = []
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             own.add(node.target.id)
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("langgraph_keel"):

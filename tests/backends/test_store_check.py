@@ -147,6 +147,7 @@ def run_commands(client: Any, advice: str) -> None:
         client.execute_command(*(word.encode().decode("unicode_escape").encode("latin-1") for word in words))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", ["redis"], indirect=True)
 def test_a_wrong_index_member_of_redis_is_found_and_repaired(stored: Place) -> None:
     with stored.open(read_only=True) as saver:

@@ -62,8 +62,6 @@ SIXTHS = (
     *("TestNamelessMemory", "TestNamelessSqlite", "TestSqliteOfTenant", "TestBlobsMemory"),
 )
 """`.ci/run` takes a sixth of the contract on these, by one face and without EVERYWHERE, and nothing on other stores."""
-TAKEN = frozenset({"TestMemory", *STORES, *LAYERED, *SIXTHS})
-"""The stores of the contract in the tiers before the full one."""
 LONGEST = 3600
 """Maximum duration of a large sample, in seconds."""
 CONTRACTS = ("test_contract", "test_sealed", "test_of_tenants", "test_of_tiers", "test_with_blobs")
@@ -111,25 +109,34 @@ def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
         yield "ci" if tier == "quick" and item.get_closest_marker("slow") else tier
 
 
+def _tier_of_contract(name: str) -> Tier:
+    """Return the lowest tier of a function of the contract, by its node id."""
+    store = name.split("::")[1]
+    turn = crc32(name.encode()) // 2
+    is_everywhere = any(words in name for words in EVERYWHERE)
+    is_cheap = not any(words in name for words in COSTLY)
+    if store == "TestMemory":
+        return "quick"
+    if store in LAYERED:
+        return "quick" if turn % 3 == 0 and is_cheap else "ci" if turn % 3 < 2 else "full"
+    if store in SIXTHS:
+        return "full" if turn % 6 or is_everywhere else "ci"
+    if store not in STORES:
+        return "full"
+    return "quick" if is_cheap and (turn % 3 == 0 or store == STORES[0]) else "ci"
+
+
 def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pytest.Item], Iterable[pytest.Item]]:
     """Return the quick tests of a function of the contract, and those of `.ci/run`."""
     store, test = name.split("::")[1], name.rpartition("::")[2]
     by_face = {face: [item for item in group if _params(item).get("rig", face) == face] for face in FACES}
-    both = [item for items in by_face.values() for item in items]
-    turn = crc32(name.encode())
     place = STORES.index(store) if store in STORES else 1
     one = list(_covering(name, by_face[FACES[(crc32(test.encode()) + place) % 2]]))
-    is_third, is_everywhere = turn // 2 % 3 == 0, any(words in name for words in EVERYWHERE)
-    is_cheap = not any(words in name for words in COSTLY)
     if store == "TestMemory":
-        return one, _covering(name, both) if is_everywhere else both
-    if store in LAYERED:
-        return one if is_third and is_cheap else (), one if turn // 2 % 3 < 2 else ()
-    if store in SIXTHS:
-        return (), one if turn // 2 % 6 == 0 and not is_everywhere else ()
-    if store not in STORES:
-        return (), ()
-    return one if is_cheap and (is_third or store == STORES[0]) else (), one
+        both = [item for items in by_face.values() for item in items]
+        return one, _covering(name, both) if any(words in name for words in EVERYWHERE) else both
+    tier = _tier_of_contract(name)
+    return one if tier == "quick" else (), one if tier != "full" else ()
 
 
 def _of_others(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pytest.Item], Iterable[pytest.Item]]:
@@ -205,17 +212,15 @@ class Tiers:
         self.others: Counter[Tier] = Counter()
 
     @pytest.hookimpl
-    def pytest_pycollect_makeitem(
-        self, collector: pytest.Collector, name: str, obj: object
-    ) -> list[pytest.Item] | None:
-        """Skip collecting contract stores of the full tier, a quarter of all tests.
-
-        They are counted once for each function.
-        """
-        is_taken = TIER == "full" or collector.path.stem not in CONTRACTS or name in TAKEN
-        if is_taken or not isinstance(obj, type) or not name.startswith("Test") or is_named(collector.config):
+    def pytest_pycollect_makeitem(self, collector: pytest.Collector, name: str) -> list[pytest.Item] | None:
+        """Do not collect functions of the contract that only later tiers take, half of all tests; count each once."""
+        is_contract = isinstance(collector, pytest.Class) and collector.path.stem in CONTRACTS
+        if not is_contract or not name.startswith("test_") or is_named(collector.config):
             return None
-        self.others["full"] += sum(each.startswith("test_") for each in dir(obj))
+        tier = _tier_of_contract(f"{collector.nodeid}::{name}")
+        if TIERS.index(tier) <= TIERS.index(TIER):
+            return None
+        self.others[tier] += 1
         return []
 
     @pytest.hookimpl(tryfirst=True)  # before -k and -m, which would hide representative tests

@@ -242,6 +242,7 @@ def test_a_failed_claim_blocks_no_call(flight: Flight, saver: KeelSaver, face: s
     assert flight.runs == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 1], ids=["claim", "result"])
 def test_a_cancelled_request_blocks_no_call(flight: Flight, saver: KeelSaver, at: int) -> None:
     """Whether it reached the store or not, and at any moment."""

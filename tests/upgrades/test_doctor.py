@@ -37,11 +37,18 @@ class Later(TypedDict, total=False):
     order: Any
 
 
-@pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The output of `keel doctor` for each change, from a child process for each."""
-    words = [sys.executable, doctor_children.__file__, str(tmp_path_factory.mktemp("doctor")), str(THREADS)]
-    return json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+@pytest.mark.slow
+def test_each_breaking_change_is_found_and_unchanged_code_breaks_nothing(tmp_path: Path) -> None:
+    words = [sys.executable, doctor_children.__file__, str(tmp_path), str(THREADS)]
+    said = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    assert breaks_in(said, "unchanged") == []
+    assert {each["kind"] for each in breaks_in(said, "another serializer")} == {"serializer"}
+    for name, (_, kind, path) in doctor_children.BREAKS.items():
+        breaks = breaks_in(said, name)
+        found = [each for each in breaks if each["kind"] == kind and path in each["path"]]
+        assert found, name
+        assert all(each["thread_id"] and each["reason"] and each["expected"] and each["found"] for each in found)
+        assert {each["kind"] for each in breaks} <= {kind, "node", "question", "subgraph"}, name
 
 
 def breaks_in(said: Any, name: str) -> list[Any]:
@@ -50,25 +57,6 @@ def breaks_in(said: Any, name: str) -> list[Any]:
     assert said[name]["status"] == (1 if found["breaks"] else 0)
     breaks: list[Any] = found["breaks"]
     return breaks
-
-
-@pytest.mark.slow
-def test_unchanged_code_breaks_nothing(said: Any) -> None:
-    assert breaks_in(said, "unchanged") == []
-
-
-@pytest.mark.parametrize("name", doctor_children.BREAKS)
-def test_each_breaking_change_is_found(said: Any, name: str) -> None:
-    _, kind, path = doctor_children.BREAKS[name]
-    found = [each for each in breaks_in(said, name) if each["kind"] == kind and path in each["path"]]
-    assert found
-    assert all(each["thread_id"] and each["reason"] and each["expected"] and each["found"] for each in found)
-    others = {each["kind"] for each in breaks_in(said, name)} - {kind}
-    assert others <= {"node", "question", "subgraph"}
-
-
-def test_another_serializer_is_found(said: Any) -> None:
-    assert {each["kind"] for each in breaks_in(said, "another serializer")} == {"serializer"}
 
 
 # -- the two versions of `support.upgrades.apps`, before the upgrade and with it ---------------------------------------

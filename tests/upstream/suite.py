@@ -58,7 +58,7 @@ class Suite:
 
 
 LANGGRAPH = Suite("langgraph")
-# Suites that `pip install '.[test]'` provides and that run in seconds: CI runs these.
+# Suites that `pip install '.[dev]'` provides and that run in seconds: CI runs these.
 PACKAGES = (
     # The other files do not use savers, and need further packages.
     Suite("langgraph-checkpoint", ("tests/test_memory.py",)),

@@ -6,18 +6,18 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
-import anthropic
-import openai
-from langchain_anthropic import ChatAnthropic
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables.config import var_child_runnable_config
-from langchain_openai import ChatOpenAI
+
+if TYPE_CHECKING:  # importing the providers takes over a second in each worker, also if it runs none of their tests
+    from langchain_anthropic import ChatAnthropic
+    from langchain_openai import ChatOpenAI
 
 USAGE: Any = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
 
@@ -176,6 +176,9 @@ def _clients(sdk: Any, reply: Reply) -> tuple[Any, Any]:
 
 def openai_model(reply: Reply = reply_to, **options: Any) -> ChatOpenAI:
     """Return LangChain's class, over a transport that generates the replies."""
+    import openai
+    from langchain_openai import ChatOpenAI
+
     client, async_client = _clients(openai, reply)
     given: dict[str, Any] = {"model": "gpt-4o", "api_key": "sk-test", "max_retries": 0, "stream_usage": True}
     return ChatOpenAI(http_client=client, http_async_client=async_client, **given | options)
@@ -183,6 +186,9 @@ def openai_model(reply: Reply = reply_to, **options: Any) -> ChatOpenAI:
 
 def anthropic_model(reply: Reply = reply_to, **options: Any) -> ChatAnthropic:
     """As `openai_model`. The class accepts no transport, but keeps its first clients."""
+    import anthropic
+    from langchain_anthropic import ChatAnthropic
+
     client, async_client = _clients(anthropic, reply)
     given: dict[str, Any] = {"model": "claude-test", "api_key": "sk-ant-test", "max_retries": 0}
     model = ChatAnthropic(**given | options)

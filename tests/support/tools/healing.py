@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import count
 from threading import Event
 from typing import Any, Literal
@@ -30,7 +30,7 @@ from support.tool_graphs import Killed, run
 
 Does = Literal["work", "fail", "die", "hang", "ask"]
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "t"}}
-_OPENAI, _ANTHROPIC = openai_model(), anthropic_model()
+_openai, _anthropic = cache(openai_model), cache(anthropic_model)
 
 
 def problems_of(messages: Sequence[BaseMessage]) -> list[str]:
@@ -57,7 +57,7 @@ def _calls(message: BaseMessage) -> list[Any]:
 def _openai_problems(messages: Sequence[BaseMessage]) -> list[str]:
     """Apply OpenAI's rule: answers to all calls must follow the assistant's message."""
     # private: builds the request of a model without sending it
-    sent = _OPENAI._get_request_payload(list(messages))["messages"]
+    sent = _openai()._get_request_payload(list(messages))["messages"]
     due: list[str] = []
     found: list[str] = []
     for each in sent:
@@ -73,7 +73,7 @@ def _openai_problems(messages: Sequence[BaseMessage]) -> list[str]:
 def _anthropic_problems(messages: Sequence[BaseMessage]) -> list[str]:
     """Apply Anthropic's rule: the next message must contain a result for each call."""
     # private: builds the request of a model without sending it
-    sent = _ANTHROPIC._get_request_payload(list(messages))["messages"]
+    sent = _anthropic()._get_request_payload(list(messages))["messages"]
     blocks = [each["content"] if isinstance(each["content"], list) else [] for each in sent]
     used = [[one["id"] for one in each if one["type"] == "tool_use"] for each in blocks]
     said = [[one["tool_use_id"] for one in each if one["type"] == "tool_result"] for each in blocks]
