@@ -187,6 +187,20 @@ def test_a_failure_is_a_commit(repository: Repository, saver: KeelSaver, durabil
     assert repository.titles() == ["thread t: step 1 (error)", "thread t: step 4 (error)"]
 
 
+@pytest.mark.parametrize("channel", ["__error__", "__interrupt__"])
+def test_a_run_is_committed_before_writes_that_precede_the_next_checkpoint(
+    repository: Repository, saver: KeelSaver, channel: str
+) -> None:
+    """With `durability="exit"`, a run's only checkpoint and its writes are stored at once, by several threads."""
+    for step in (1, 2):
+        config, metadata = config_for("t", f"{step:08}"), {"source": "loop", "step": step, "parents": {}}
+        saver.put_writes(config, [(channel, ())], "task")
+        saver.put(config_for("t"), checkpoint_of(f"{step:08}", {}), metadata, {})
+    saver.close()
+    how = channel.strip("_")
+    assert repository.titles() == [f"thread t: step 1 ({how})", f"thread t: step 2 ({how})"]
+
+
 @pytest.mark.parametrize("durability", DURABILITIES)
 def test_a_run_stopped_at_a_breakpoint_is_committed_with_its_rest(
     repository: Repository, saver: KeelSaver, durability: Any

@@ -1,10 +1,9 @@
 """The tiers of tests: quick, ci (`.ci/run`) or full (`.ci/full`), chosen by KEEL_TIER.
 
 quick   `pytest` alone. Omits slow tests and repeated combinations of parameters. The contract runs in memory with one
-        face (blocking and warm, or async and cold, alternating by test). Without its costly tests, it runs on SQLite
-        with the other face, and a third of it on files, PostgreSQL and Redis, with a keyring, and on two stores in
-        memory. Any other test runs with each value of each parameter, on one of its backends. It differs by test, so
-        that all backends are used.
+        face (blocking and warm, or async and cold, alternating by test). A third of it, without its costly tests, runs
+        on SQLite, files, PostgreSQL and Redis, with a keyring, and on two stores in memory. Any other test runs with
+        each value of each parameter, on one of its backends. It differs by test, so that all backends are used.
 ci      Adds samples of the slow tests: kills, power cuts, LangGraph's own suite, the notebooks. A fast test without a
         backend runs with all combinations of its parameters. The contract runs in memory with both faces, and on
         SQLite, files, PostgreSQL and Redis with one face each (in each test, two stores use the blocking and two the
@@ -123,7 +122,7 @@ def _tier_of_contract(name: str) -> Tier:
         return "full" if turn % 6 or is_everywhere else "ci"
     if store not in STORES:
         return "full"
-    return "quick" if is_cheap and (turn % 3 == 0 or store == STORES[0]) else "ci"
+    return "quick" if turn % 3 == 0 and is_cheap else "ci"
 
 
 def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pytest.Item], Iterable[pytest.Item]]:

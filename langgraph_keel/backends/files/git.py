@@ -294,12 +294,14 @@ class Commits:
             return self._left(run) if run.has_stopped or metadata.get("source") == "input" else None
 
     def left_before_writes(self, address: Address, channels: Sequence[str]) -> Left | None:
-        """Return the changes to commit before writes that answer a question, if any."""
+        """Return the changes to commit before writes that answer a question or belong to the next run, if any."""
         with self._notes:
             run = self._runs.get(address.thread_id)
             if run is None or address.checkpoint_ns:
                 return None
-            return self._left(run) if run.is_answered(address.checkpoint_id, channels) else None
+            # The writes of a run may be stored before its first checkpoint; late ones of the last run have an older id.
+            is_next = run.has_stopped and (address.checkpoint_id or "") > run.checkpoint_id
+            return self._left(run) if is_next or run.is_answered(address.checkpoint_id, channels) else None
 
     def begin_writes(self, address: Address, channels: Sequence[str]) -> None:
         """Record the start of a task's writes; if they are an answer, the run continues.
@@ -557,7 +559,7 @@ class GitHook(Hook):
             self._commits.end_storing(put.address.thread_id)
 
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
-        """Commit the remaining changes of a run that these writes answer."""
+        """Commit the rest of the last run, if these writes answer it or belong to a new one."""
         address, channels = writes.address, [channel for channel, _ in writes.writes]
         if left := self._commits.left_before_writes(address, channels):
             yield from self._commit(address.thread_id, left)
