@@ -193,8 +193,8 @@ def test_a_run_is_committed_before_writes_that_precede_the_next_checkpoint(
 ) -> None:
     """With `durability="exit"`, a run's only checkpoint and its writes are stored at once, by several threads."""
     for step in (1, 2):
-        config, metadata = config_for("t", f"{step:08}"), {"source": "loop", "step": step, "parents": {}}
-        saver.put_writes(config, [(channel, ())], "task")
+        saver.put_writes(config_for("t", f"{step:08}"), [(channel, ())], "task")
+        metadata: Any = {"source": "loop", "step": step, "parents": {}}
         saver.put(config_for("t"), checkpoint_of(f"{step:08}", {}), metadata, {})
     saver.close()
     how = channel.strip("_")
