@@ -158,7 +158,9 @@ class ApprovalHook(Hook):
         given = self._given.get(new.thread_id) if is_answered else None
         self._forget(new.thread_id, over)
         if put.parent.checkpoint_id is None:  # it starts over, as it has expired
-            yield from self._tolerate(new.thread_id, close_all_unstored(session, new.thread_id))
+            # This run may have asked already: writes may be stored before their checkpoint.
+            older = close_all_unstored(session, new.thread_id, before=str(new.checkpoint_id))
+            yield from self._tolerate(new.thread_id, older)
             return ()
         plan = _close_requests(session, new.thread_id, over, is_answered=is_answered, given=given)
         closed = (yield from self._tolerate(new.thread_id, plan)) or ()

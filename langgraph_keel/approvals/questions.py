@@ -121,10 +121,11 @@ def close_unstored(session: Session, held: KeptRequest) -> Plan[None]:
     yield from Approvals(session).end(held, SUPERSEDED, session.now, why)
 
 
-def close_all_unstored(session: Session, thread_id: str) -> Plan[None]:
-    """Close the requests of a dead run whose checkpoints were never stored."""
+def close_all_unstored(session: Session, thread_id: str, before: str | None = None) -> Plan[None]:
+    """Close the requests of a dead run whose checkpoints were never stored, or of those before a checkpoint."""
     for held in (yield from Approvals(session).of_thread(thread_id)):
-        if not (yield from is_stored(session, held.request)):
+        is_older = before is None or held.request.checkpoint_id < before
+        if is_older and not (yield from is_stored(session, held.request)):
             yield from close_unstored(session, held)
 
 

@@ -237,6 +237,15 @@ def test_a_request_is_superseded_by_another_process(place: Place) -> None:
         assert [first.approvals.get(name).status for name in ids] == ["superseded", "superseded"]
 
 
+def test_a_question_is_kept_if_another_process_deleted_its_thread_before(place: Place) -> None:
+    """The saver that asks again remembers the former question when it stores the new first checkpoint, after writes."""
+    with place.open() as first, place.open() as second:
+        ask(Slow(first))
+        second.delete_thread("t")
+        ask(Slow(first))
+        assert one(first).status == "waiting"
+
+
 @pytest.mark.parametrize("is_decided", [False, True], ids=["waiting", "approved"])
 def test_a_request_is_superseded_by_a_rewind_in_another_process(place: Place, is_decided: bool) -> None:
     """No list shows its request as waiting, even before its thread is refreshed."""
