@@ -385,7 +385,7 @@ def test_a_failing_step_is_retried_without_delaying_other_threads(saver: KeelSav
     made = graph(saver, say("1"), say("2"), ("3", fail), say("4"), say("5"))
     for name in ("bad", "good"):
         drained(saver, name)
-    found = recovered(saver, made, face, timeout=0.3, poll=0.01)
+    found = recovered(saver, made, face, count=4, timeout=LONG, poll=0.01)
     errors = [(each.thread_id, repr(each.error), each.attempts) for each in found]
     # It was continued at step 2 and failed in step 3, from which it is tried twice more.
     assert sorted(errors) == [
@@ -394,6 +394,7 @@ def test_a_failing_step_is_retried_without_delaying_other_threads(saver: KeelSav
         ("bad", "ValueError('no such order')", 3),
         ("good", "None", 1),
     ]
+    assert recovered(saver, made, face) == []
     assert tried.count("bad") == 3
     found_tries = tries_in(saver, "bad")
     assert found_tries is not None

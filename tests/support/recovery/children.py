@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Sequence
+from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -60,14 +61,19 @@ def config_of(thread_id: str) -> Any:
     return {"configurable": {"thread_id": thread_id}}
 
 
-def recovered(saver: KeelSaver, graph: Any, face: str, **options: Any) -> list[Resumed]:
-    """Let a worker look by one of its faces, by default once."""
+def recovered(saver: KeelSaver, graph: Any, face: str, count: int | None = None, **options: Any) -> list[Resumed]:
+    """Let a worker look by one of its faces, by default once, or until it has tried `count` times."""
     options = {"timeout": 0, **options}
     if face == "sync":
-        return list(saver.recover(graph, **options))
+        return list(islice(saver.recover(graph, **options), count))
 
     async def work() -> list[Resumed]:
-        return [each async for each in saver.arecover(graph, **options)]
+        found: list[Resumed] = []
+        async for each in saver.arecover(graph, **options):
+            found.append(each)
+            if len(found) == count:
+                break
+        return found
 
     return asyncio.run(work())
 
